@@ -1,0 +1,228 @@
+//! The glue between candle's custom ops and ours, written once for all ops: what an op computes is
+//! in [`Op`], where it runs is decided by candle, and the gradient comes from the op's own file.
+
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor,
+};
+
+use crate::error::Error;
+use crate::ops::gradient;
+use crate::problem::{check_axis, check_dtype, Op, Problem, RowResult, Rows};
+
+/// An [`Op`] as candle runs and differentiates it.
+struct RowOp(Op);
+
+/// Applies `op` to the last axis of `x`, recording its gradient.
+///
+/// `sides` are the op's side inputs in the order of [`Op::sides`]. Inputs of any strides are taken:
+/// what the kernels cannot read in place is packed first. The result keeps the last axis: of the
+/// input's width for a row op, of length 1 for a reduction.
+pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
+    debug_assert_eq!(sides.len(), op.sides().len());
+    for (argument, side) in op.sides().iter().zip(sides) {
+        if !side.device().same_device(x.device()) {
+            return Err(Error::DeviceMismatch {
+                op: op.name(),
+                argument,
+                expected: format!("{:?}", x.device().location()),
+                got: format!("{:?}", side.device().location()),
+                got_shape: side.shape().clone(),
+                shape: x.shape().clone(),
+            }
+            .into());
+        }
+    }
+    if x.elem_count() == 0 {
+        return empty(op, x, sides);
+    }
+    let x = if Rows::of(x.layout()).is_some() {
+        x.clone()
+    } else {
+        x.contiguous()?
+    };
+    let sides = sides
+        .iter()
+        .map(|side| side.contiguous())
+        .collect::<Result<Vec<_>>>()?;
+    match sides.as_slice() {
+        // An index has no derivative: recording the op would let a backward pass fail later, in a
+        // place that says nothing of it.
+        [] if op == Op::ArgMax => x.apply_op1_no_bwd(&RowOp(op)),
+        [] => x.apply_op1(RowOp(op)),
+        [a] => x.apply_op2(a, RowOp(op)),
+        [a, b] => x.apply_op3(a, b, RowOp(op)),
+        _ => unreachable!("no op has more than two side inputs"),
+    }
+}
+
+/// An input without elements: the checks of [`Problem::new`], and the value over nothing.
+fn empty(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
+    let contiguous = Layout::contiguous(x.shape());
+    let side_layouts: Vec<_> = sides.iter().map(|s| (s.layout(), s.dtype())).collect();
+    let problem = Problem::new(op, &contiguous, x.dtype(), &side_layouts)?;
+    match op.result() {
+        // Zeros that depend on the inputs, so that each still gets a gradient (of zeros).
+        RowResult::Row => {
+            let mut y = x.clone();
+            for side in sides {
+                y = y.broadcast_mul(side)?;
+            }
+            Ok(y)
+        }
+        RowResult::Scalar => {
+            let value = op.empty_value().unwrap_or(0.0);
+            Tensor::full(value, problem.output_shape(), x.device())?
+                .to_dtype(problem.output_dtype())
+        }
+    }
+}
+
+/// Checks dim and dtype of a call on any dim of `x`, before anything is moved or packed.
+pub(crate) fn check(op: Op, x: &Tensor, dim: usize) -> Result<()> {
+    check_dtype(op, x.dtype(), x.shape())?;
+    let len = x.dims().get(dim).copied().unwrap_or(1);
+    Ok(check_axis(op, dim, len, x.shape())?)
+}
+
+impl RowOp {
+    fn problem(&self, x: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Problem> {
+        Ok(Problem::new(self.0, x, dtype, sides)?)
+    }
+
+    fn cpu(
+        &self,
+        x: (&CpuStorage, &Layout),
+        sides: &[(&CpuStorage, &Layout)],
+    ) -> Result<(CpuStorage, Shape)> {
+        use candle_core::backend::BackendStorage;
+        let layouts: Vec<_> = sides.iter().map(|(s, l)| (*l, s.dtype())).collect();
+        let problem = self.problem(x.1, x.0.dtype(), &layouts)?;
+        let storages: Vec<_> = sides.iter().map(|(s, _)| *s).collect();
+        let y = crate::cpu::run(&problem, x.0, &storages)?;
+        Ok((y, problem.output_shape()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(
+        &self,
+        x: (&CudaStorage, &Layout),
+        sides: &[(&CudaStorage, &Layout)],
+    ) -> Result<(CudaStorage, Shape)> {
+        use candle_core::backend::BackendStorage;
+        let layouts: Vec<_> = sides.iter().map(|(s, l)| (*l, s.dtype())).collect();
+        let problem = self.problem(x.1, x.0.dtype(), &layouts)?;
+        let storages: Vec<_> = sides.iter().map(|(s, _)| *s).collect();
+        let y = crate::cuda::run(&problem, x.0, &storages)?;
+        Ok((y, problem.output_shape()))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn cuda(
+        &self,
+        _: (&CudaStorage, &Layout),
+        _: &[(&CudaStorage, &Layout)],
+    ) -> Result<(CudaStorage, Shape)> {
+        candle_core::bail!(
+            "{}: candle-rowwise was built without its `cuda` feature",
+            self.0.name()
+        )
+    }
+}
+
+impl CustomOp1 for RowOp {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn cpu_fwd(&self, s: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.cpu((s, l), &[])
+    }
+
+    fn cuda_fwd(&self, s: &CudaStorage, l: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.cuda((s, l), &[])
+    }
+
+    fn bwd(&self, x: &Tensor, res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let [dx] = gradient(self.0, [x], res, grad)?;
+        Ok(dx)
+    }
+}
+
+impl CustomOp2 for RowOp {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.cpu((s1, l1), &[(s2, l2)])
+    }
+
+    fn cuda_fwd(
+        &self,
+        s1: &CudaStorage,
+        l1: &Layout,
+        s2: &CudaStorage,
+        l2: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.cuda((s1, l1), &[(s2, l2)])
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        a: &Tensor,
+        res: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let [dx, da] = gradient(self.0, [x, a], res, grad)?;
+        Ok((dx, da))
+    }
+}
+
+impl CustomOp3 for RowOp {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.cpu((s1, l1), &[(s2, l2), (s3, l3)])
+    }
+
+    fn cuda_fwd(
+        &self,
+        s1: &CudaStorage,
+        l1: &Layout,
+        s2: &CudaStorage,
+        l2: &Layout,
+        s3: &CudaStorage,
+        l3: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.cuda((s1, l1), &[(s2, l2), (s3, l3)])
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        a: &Tensor,
+        b: &Tensor,
+        res: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [dx, da, db] = gradient(self.0, [x, a, b], res, grad)?;
+        Ok((dx, da, db))
+    }
+}

@@ -1,0 +1,1 @@
+//! Drop-ins with candle_nn's names and signatures (skeleton).

@@ -1,0 +1,355 @@
+//! What is to be computed, checked: the op, the dtype, and where every row lies.
+//!
+//! All validation of shapes happens here, in 64 bits, before a plan is made or a kernel is run.
+//! A [`Problem`] that exists is one that every device and tier can run.
+
+use candle_core::{DType, Layout, Shape};
+
+use crate::error::{Error, Result};
+
+/// An op with its options. One value of this describes one kernel's worth of work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Op {
+    /// Sum of the row.
+    Sum,
+    /// Largest value of the row; NaN if the row has one.
+    Max,
+    /// Index of the largest value; of the first NaN if the row has one; ties to the lowest.
+    ArgMax,
+    /// `log(sum(exp(row)))`.
+    LogSumExp,
+    /// `exp(x - max) / sum(exp(x - max))`.
+    Softmax,
+    /// `x - logsumexp(row)`.
+    LogSoftmax,
+    /// `x / sqrt(mean(x^2) + eps) * weight`.
+    RmsNorm {
+        /// Added to the mean square, in f32 or wider whatever the dtype.
+        eps: f64,
+    },
+    /// `(x - mean) / sqrt(var + eps) * weight + bias`, the population variance.
+    LayerNorm {
+        /// Added to the variance, in f32 or wider whatever the dtype.
+        eps: f64,
+    },
+}
+
+/// What an op makes of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowResult {
+    /// One value.
+    Scalar,
+    /// A row as wide as the input's.
+    Row,
+}
+
+impl Op {
+    /// Every op, with options that have a value; for tables and tests.
+    pub const ALL: [Op; 8] = [
+        Op::Sum,
+        Op::Max,
+        Op::ArgMax,
+        Op::LogSumExp,
+        Op::Softmax,
+        Op::LogSoftmax,
+        Op::RmsNorm { eps: 1e-6 },
+        Op::LayerNorm { eps: 1e-5 },
+    ];
+
+    /// The name that errors, plans and candle's graph show.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Op::Sum => "sum",
+            Op::Max => "max",
+            Op::ArgMax => "argmax",
+            Op::LogSumExp => "logsumexp",
+            Op::Softmax => "softmax",
+            Op::LogSoftmax => "log-softmax",
+            Op::RmsNorm { .. } => "rms-norm",
+            Op::LayerNorm { .. } => "layer-norm",
+        }
+    }
+
+    /// One value per row, or a row per row.
+    pub const fn result(&self) -> RowResult {
+        match self {
+            Op::Sum | Op::Max | Op::ArgMax | Op::LogSumExp => RowResult::Scalar,
+            _ => RowResult::Row,
+        }
+    }
+
+    /// The names of the side inputs: one vector of `width` elements each.
+    pub const fn sides(&self) -> &'static [&'static str] {
+        match self {
+            Op::RmsNorm { .. } => &["weight"],
+            Op::LayerNorm { .. } => &["weight", "bias"],
+            _ => &[],
+        }
+    }
+
+    /// The dtype of the result for an input of `dtype`.
+    pub const fn output_dtype(&self, dtype: DType) -> DType {
+        match self {
+            Op::ArgMax => DType::U32,
+            _ => dtype,
+        }
+    }
+
+    /// The value over an axis without elements (`None`: there is none). Only asked of reductions.
+    pub const fn empty_value(&self) -> Option<f64> {
+        match self {
+            Op::Sum => Some(0.0),
+            Op::LogSumExp => Some(f64::NEG_INFINITY),
+            _ => None,
+        }
+    }
+}
+
+/// Outer dims that a row view may have after merging the ones that walk memory as one.
+pub const MAX_OUTER_DIMS: usize = 3;
+
+/// Where the rows of a tensor lie: unit stride along the row, any strides between rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Elements before the first row.
+    pub offset: usize,
+    /// Sizes of the outer dims, outermost first; unused ones are 1.
+    pub sizes: [usize; MAX_OUTER_DIMS],
+    /// Strides of the outer dims in elements; unused ones are 0.
+    pub strides: [usize; MAX_OUTER_DIMS],
+}
+
+impl Rows {
+    /// The row view of a layout's last axis, or `None` where rows are not contiguous inside or
+    /// have more than [`MAX_OUTER_DIMS`] independent outer strides.
+    ///
+    /// A layout of rank 0 is one row of one element, one of rank 1 is one row.
+    pub fn of(layout: &Layout) -> Option<Self> {
+        let (dims, strides) = (layout.dims(), layout.stride());
+        let rank = dims.len();
+        if rank > 0 && dims[rank - 1] > 1 && strides[rank - 1] != 1 {
+            return None;
+        }
+        // Innermost first: an outer dim merges into the one inside it when it continues its walk.
+        let mut merged: Vec<(usize, usize)> = Vec::with_capacity(MAX_OUTER_DIMS);
+        for i in (0..rank.saturating_sub(1)).rev() {
+            let (size, stride) = (dims[i], strides[i]);
+            if size == 1 {
+                continue;
+            }
+            match merged.last_mut() {
+                Some((inner_size, inner_stride)) if stride == *inner_size * *inner_stride => {
+                    *inner_size *= size
+                }
+                _ => merged.push((size, stride)),
+            }
+        }
+        if merged.len() > MAX_OUTER_DIMS {
+            return None;
+        }
+        let mut view = Rows {
+            offset: layout.start_offset(),
+            sizes: [1; MAX_OUTER_DIMS],
+            strides: [0; MAX_OUTER_DIMS],
+        };
+        for (slot, (size, stride)) in merged.into_iter().enumerate() {
+            view.sizes[MAX_OUTER_DIMS - 1 - slot] = size;
+            view.strides[MAX_OUTER_DIMS - 1 - slot] = stride;
+        }
+        Some(view)
+    }
+
+    /// Rows that follow each other without gaps.
+    pub fn contiguous(rows: usize, width: usize) -> Self {
+        Rows {
+            offset: 0,
+            sizes: [1, 1, rows],
+            strides: [0, 0, width],
+        }
+    }
+
+    /// How many rows there are.
+    pub fn count(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// The element at which row `row` begins.
+    pub fn start(&self, row: usize) -> usize {
+        let [_, s1, s2] = self.sizes;
+        let (outer, i2) = (row / s2, row % s2);
+        let (i0, i1) = (outer / s1, outer % s1);
+        self.offset + i0 * self.strides[0] + i1 * self.strides[1] + i2 * self.strides[2]
+    }
+
+    /// True where row `r + 1` always begins a fixed distance after row `r`.
+    pub fn is_single_stride(&self) -> bool {
+        self.sizes[0] == 1 && self.sizes[1] == 1
+    }
+}
+
+/// An op on the last axis of one tensor, with everything checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    /// What to compute.
+    pub op: Op,
+    /// The dtype of the input and of the side inputs.
+    pub dtype: DType,
+    /// The shape of the input.
+    pub shape: Shape,
+    /// How many rows there are; may be 0.
+    pub rows: usize,
+    /// Elements of a row; may be 0 where the op has a value for it.
+    pub width: usize,
+    /// Where the rows of the input lie.
+    pub input: Rows,
+    /// The first element of each side input, in the order of [`Op::sides`].
+    pub sides: [usize; 2],
+}
+
+/// Dtypes that the ops take.
+pub const FLOAT_DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
+const FLOAT_DTYPE_NAMES: &str = "f16, bf16, f32, f64";
+
+impl Problem {
+    /// Checks an op on the last axis of a tensor. `sides` are the layouts and dtypes of the side
+    /// inputs, in the order of [`Op::sides`].
+    ///
+    /// The layouts must be ones that [`Rows::of`] takes, and the sides contiguous: callers pack
+    /// what is not ([`crate::custom_op`] does).
+    pub fn new(op: Op, input: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Self> {
+        let shape = input.shape().clone();
+        check_dtype(op, dtype, &shape)?;
+        let rank = shape.rank();
+        let width = shape.dims().last().copied().unwrap_or(1);
+        let dim = rank.saturating_sub(1);
+        check_axis(op, dim, width, &shape)?;
+        if let Op::RmsNorm { eps } | Op::LayerNorm { eps } = op {
+            if !(eps >= 0.0 && eps.is_finite()) {
+                return Err(Error::InvalidOption {
+                    op: op.name(),
+                    option: "eps",
+                    value: eps.to_string(),
+                    expected: "finite and not negative",
+                    shape,
+                });
+            }
+        }
+        let mut offsets = [0; 2];
+        for (i, (name, (layout, side_dtype))) in op.sides().iter().zip(sides).enumerate() {
+            check_side(op, name, layout, *side_dtype, dtype, width, &shape)?;
+            offsets[i] = layout.start_offset();
+        }
+        let Some(view) = Rows::of(input) else {
+            unreachable!("the caller packs an input whose rows are not contiguous")
+        };
+        let rows = shape.dims()[..dim].iter().product();
+        Ok(Problem {
+            op,
+            dtype,
+            rows,
+            width,
+            input: view,
+            sides: offsets,
+            shape,
+        })
+    }
+
+    /// The shape of the result: the input's for a row op, with a last axis of 1 for a reduction.
+    pub fn output_shape(&self) -> Shape {
+        match self.op.result() {
+            RowResult::Row => self.shape.clone(),
+            RowResult::Scalar => {
+                let mut dims = self.shape.dims().to_vec();
+                if let Some(last) = dims.last_mut() {
+                    *last = 1;
+                }
+                Shape::from(dims)
+            }
+        }
+    }
+
+    /// Elements of the result.
+    pub fn output_len(&self) -> usize {
+        match self.op.result() {
+            RowResult::Row => self.rows * self.width,
+            RowResult::Scalar => self.rows,
+        }
+    }
+
+    /// The dtype of the result.
+    pub fn output_dtype(&self) -> DType {
+        self.op.output_dtype(self.dtype)
+    }
+
+    /// Bytes that no implementation can avoid moving: each input read once, each output written
+    /// once. Side inputs are left out: they are shared by all rows.
+    pub fn ideal_bytes(&self) -> usize {
+        self.rows * self.width * self.dtype.size_in_bytes()
+            + self.output_len() * self.output_dtype().size_in_bytes()
+    }
+}
+
+/// The op must be defined for the dtype.
+pub fn check_dtype(op: Op, dtype: DType, shape: &Shape) -> Result<()> {
+    if FLOAT_DTYPES.contains(&dtype) {
+        return Ok(());
+    }
+    Err(Error::UnsupportedDType {
+        op: op.name(),
+        dtype,
+        shape: shape.clone(),
+        supported: FLOAT_DTYPE_NAMES,
+    })
+}
+
+/// The op must have a value over an axis of `len` elements, and an index type that can count them.
+pub fn check_axis(op: Op, dim: usize, len: usize, shape: &Shape) -> Result<()> {
+    if len == 0 && op.result() == RowResult::Scalar && op.empty_value().is_none() {
+        return Err(Error::EmptyAxis {
+            op: op.name(),
+            dim,
+            shape: shape.clone(),
+        });
+    }
+    if op == Op::ArgMax && len > u32::MAX as usize + 1 {
+        return Err(Error::AxisTooLong {
+            op: op.name(),
+            dim,
+            len,
+            shape: shape.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// A side input is one vector as long as the row, of the input's dtype.
+fn check_side(
+    op: Op,
+    argument: &'static str,
+    side: &Layout,
+    side_dtype: DType,
+    dtype: DType,
+    width: usize,
+    shape: &Shape,
+) -> Result<()> {
+    if side.dims() != [width] {
+        return Err(Error::ShapeMismatch {
+            op: op.name(),
+            argument,
+            expected: Shape::from(width),
+            got: side.shape().clone(),
+            input: shape.clone(),
+        });
+    }
+    if side_dtype != dtype {
+        return Err(Error::DTypeMismatch {
+            op: op.name(),
+            argument,
+            expected: dtype,
+            got: side_dtype,
+            shape: shape.clone(),
+        });
+    }
+    Ok(())
+}
