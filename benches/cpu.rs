@@ -191,8 +191,8 @@ fn run(case: &Case, rows: usize, width: usize, dtype: DType) -> Result<()> {
         "{} {dtype:?} ({rows}, {width}): off by {error} units",
         case.name
     );
-    let bytes = rows * width * dtype.size_in_bytes()
-        + ours.elem_count() * ours.dtype().size_in_bytes();
+    let bytes =
+        rows * width * dtype.size_in_bytes() + ours.elem_count() * ours.dtype().size_in_bytes();
     drop(ours);
     // candle may lack the dtype.
     let candle_error = match (case.candle)(&inputs) {
