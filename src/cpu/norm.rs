@@ -215,8 +215,7 @@ impl<T: Dtype> LayerNorm<'_, T> {
         let mean_square = pjoin(squares, ctx).value().to_f64() / width;
         let variance = (mean_square - residual * residual).max(0.0);
         let variance_and_eps = variance + scaled_eps(self.eps, scale.to_f64());
-        let in_range =
-            (T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&variance_and_eps);
+        let in_range = (T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&variance_and_eps);
         if !SCALED && !in_range {
             return false;
         }

@@ -56,7 +56,10 @@ where
     S: Source,
     S::Output: Output<<S::Element as Element>::Acc>,
     C: Context,
-    F: Fn(&Tile<<S::Element as Element>::Acc>) -> [<S::Element as Element>::Acc; LANES] + Sync,
+    F: Fn(
+            &Tile<<S::Element as Element>::Acc>,
+        ) -> [<S::Element as Element>::Acc; LANES]
+        + Sync,
 {
     let (parts, output, written) = source.parts_and_output();
     if parts.input.len() == output.len() {

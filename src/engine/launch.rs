@@ -36,9 +36,7 @@ pub trait RowBody: Sync {
 
 /// The input or the output of a launch does not have the length that its rows ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "launch: {argument} of {rows} rows of width {width} has {got} elements, expected {expected}"
-)]
+#[error("launch: {argument} of {rows} rows of width {width} has {got} elements, expected {expected}")]
 pub struct LaunchError {
     /// Which slice: "input" or "output".
     pub argument: &'static str,

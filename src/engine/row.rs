@@ -61,11 +61,7 @@ impl<'a, T: Element, U: Copy> Row<'a, T, U> {
         }
         Staged {
             map: Mapped(f),
-            state: if staged {
-                State::Empty
-            } else {
-                State::Recompute
-            },
+            state: if staged { State::Empty } else { State::Recompute },
             row: self,
         }
     }
@@ -136,10 +132,7 @@ pub(crate) mod sealed {
         /// What to read.
         fn parts(&mut self) -> Parts<'_, Self::Element, Self::Map>;
         /// What to read, and where to write: all of it, the caller promises.
-        #[allow(
-            clippy::type_complexity,
-            reason = "a pair of slices, named by the line above"
-        )]
+        #[allow(clippy::type_complexity, reason = "a pair of slices, named by the line above")]
         fn parts_and_output(
             &mut self,
         ) -> (
@@ -241,7 +234,9 @@ impl<T: Element, U: Copy + Send> Parted for Row<'_, T, U> {
     }
 
     #[inline(always)]
-    fn parts_and_output(&mut self) -> (Parts<'_, T, Identity>, &mut [MaybeUninit<U>], &mut usize) {
+    fn parts_and_output(
+        &mut self,
+    ) -> (Parts<'_, T, Identity>, &mut [MaybeUninit<U>], &mut usize) {
         let parts = Parts {
             input: self.input,
             stage: Stage::Off,
@@ -272,7 +267,9 @@ where
     }
 
     #[inline(always)]
-    fn parts_and_output(&mut self) -> (Parts<'_, T, Mapped<F>>, &mut [MaybeUninit<U>], &mut usize) {
+    fn parts_and_output(
+        &mut self,
+    ) -> (Parts<'_, T, Mapped<F>>, &mut [MaybeUninit<U>], &mut usize) {
         let len = self.row.input.len();
         let scratch = self.row.scratch.get_mut(..len);
         let stage = match (self.state, scratch) {

@@ -44,13 +44,7 @@ where
 {
     let (mut chunk, mut rest) = parts.split(CHUNK);
     let mut folded = state;
-    for_each_tile(
-        isa,
-        chunk,
-        first,
-        #[inline(always)]
-        |tile| tile_fn(&mut folded, &tile),
-    );
+    for_each_tile(isa, chunk, first, #[inline(always)] |tile| tile_fn(&mut folded, &tile));
     if rest.input.is_empty() {
         return folded;
     }
@@ -61,13 +55,7 @@ where
         first += CHUNK as i64;
         (chunk, rest) = rest.split(CHUNK);
         let mut folded = S::identity();
-        for_each_tile(
-            isa,
-            chunk,
-            first,
-            #[inline(always)]
-            |tile| tile_fn(&mut folded, &tile),
-        );
+        for_each_tile(isa, chunk, first, #[inline(always)] |tile| tile_fn(&mut folded, &tile));
         cascade.push(folded, S::join);
     }
     cascade.finish(S::join).unwrap_or(state)
@@ -88,21 +76,15 @@ pub(crate) fn emit_segment<I, T, M, U>(
     U: Output<T::Acc>,
 {
     let mut rest = output;
-    for_each_tile(
-        isa,
-        parts,
-        first,
-        #[inline(always)]
-        |tile| {
-            let values = U::narrow(isa, &tile_fn(&tile));
-            let (room, tail) = split_tile(std::mem::take(&mut rest));
-            rest = tail;
-            match room.first_chunk_mut::<LANES>() {
-                Some(room) => *room = values.map(MaybeUninit::new),
-                None => copy_partial(room, &values.map(MaybeUninit::new)),
-            }
-        },
-    );
+    for_each_tile(isa, parts, first, #[inline(always)] |tile| {
+        let values = U::narrow(isa, &tile_fn(&tile));
+        let (room, tail) = split_tile(std::mem::take(&mut rest));
+        rest = tail;
+        match room.first_chunk_mut::<LANES>() {
+            Some(room) => *room = values.map(MaybeUninit::new),
+            None => copy_partial(room, &values.map(MaybeUninit::new)),
+        }
+    });
 }
 
 /// Calls `visit` with each tile of part of a row.
@@ -122,33 +104,21 @@ fn for_each_tile<I, T, M>(
     }
     let map = parts.map;
     match parts.stage {
-        Stage::Off => tiles(
-            isa,
-            parts.input,
-            first,
-            #[inline(always)]
-            |tile| {
-                visit(tile.with(map.map(&tile)));
-            },
-        ),
+        Stage::Off => tiles(isa, parts.input, first, #[inline(always)] |tile| {
+            visit(tile.with(map.map(&tile)));
+        }),
         Stage::Fill(buffer) => {
             let mut rest = buffer;
-            tiles(
-                isa,
-                parts.input,
-                first,
-                #[inline(always)]
-                |tile| {
-                    let values = map.map(&tile);
-                    let (room, tail) = split_tile(std::mem::take(&mut rest));
-                    rest = tail;
-                    match room.first_chunk_mut::<LANES>() {
-                        Some(room) => *room = values,
-                        None => copy_partial(room, &values),
-                    }
-                    visit(tile.with(values));
-                },
-            );
+            tiles(isa, parts.input, first, #[inline(always)] |tile| {
+                let values = map.map(&tile);
+                let (room, tail) = split_tile(std::mem::take(&mut rest));
+                rest = tail;
+                match room.first_chunk_mut::<LANES>() {
+                    Some(room) => *room = values,
+                    None => copy_partial(room, &values),
+                }
+                visit(tile.with(values));
+            });
         }
         Stage::Read(buffer) => tiles(isa, buffer, first, visit),
     }
@@ -289,15 +259,7 @@ mod tests {
 
     #[test]
     fn segments_are_whole_chunks_and_at_most_256() {
-        for width in [
-            1,
-            SEGMENT,
-            SEGMENT + 1,
-            1 << 23,
-            (1 << 23) + 1,
-            1 << 32,
-            1 << 40,
-        ] {
+        for width in [1, SEGMENT, SEGMENT + 1, 1 << 23, (1 << 23) + 1, 1 << 32, 1 << 40] {
             let len = segment_len(width);
             assert_eq!(len % CHUNK, 0);
             assert!(width.div_ceil(len) <= MAX_SEGMENTS, "{width}");
