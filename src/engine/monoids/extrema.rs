@@ -144,7 +144,11 @@ mod tests {
 
     #[test]
     fn laws_hold_exactly_with_nan_and_infinities() {
-        let mut rows = vec![laws::values(70), vec![f64::NEG_INFINITY; 40], vec![f64::INFINITY; 40]];
+        let mut rows = vec![
+            laws::values(70),
+            vec![f64::NEG_INFINITY; 40],
+            vec![f64::INFINITY; 40],
+        ];
         for at in [0, 33, 69] {
             let mut row = laws::values(70);
             row[at] = f64::NAN;
@@ -154,7 +158,9 @@ mod tests {
             laws::check::<Max<f64>>(row, |a, b| same(a.value(), b.value()));
             laws::check::<Min<f64>>(row, |a, b| same(a.value(), b.value()));
             laws::check::<AbsMax<f64>>(row, |a, b| same(a.value(), b.value()));
-            laws::check::<MinMax<f64>>(row, |a, b| same(a.min(), b.min()) && same(a.max(), b.max()));
+            laws::check::<MinMax<f64>>(row, |a, b| {
+                same(a.min(), b.min()) && same(a.max(), b.max())
+            });
         }
         let integers: Vec<i64> = (0..70).map(|k| (k * 37) % 101 - 50).collect();
         laws::check::<Max<i64>>(&integers, |a, b| a == b);

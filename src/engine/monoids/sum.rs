@@ -100,10 +100,7 @@ impl<T: Float, const W: usize> ReduceOp<W> for SumOfSquares<T, W> {
         SumOfSquares([self.0[lane]])
     }
     #[inline(always)]
-    fn join_parallel<R: Reducer>(
-        states: &[SumOfSquares<T, 1>],
-        reducer: &R,
-    ) -> SumOfSquares<T, 1> {
+    fn join_parallel<R: Reducer>(states: &[SumOfSquares<T, 1>], reducer: &R) -> SumOfSquares<T, 1> {
         SumOfSquares([reducer.sum(states.iter().map(|state| state.value()))])
     }
 }
