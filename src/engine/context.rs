@@ -12,8 +12,8 @@ use super::reducer::{SerialReducer, SplitReducer};
 use super::row::{AccOf, Row, Source, Staged};
 use super::tile::{Tile, LANES};
 use super::walk::{
-    emit_tiles, for_each_tile, load_side, put, same, segment_len, EmitSegment, FoldSegment,
-    StageSegment, CHUNK,
+    collapse, emit_tiles, for_each_tile, load_side, put, same, segment_len, EmitSegment,
+    FoldSegment, StageSegment, CHUNK,
 };
 
 /// How a row is walked, opaque to the body: by one worker, or by several that each take segments
@@ -306,7 +306,7 @@ impl<I: Isa> sealed::Walk for Cpu<I> {
                 #[inline(always)]
                 |tile| (*tile_fn)(&mut state, tile),
             );
-            return S::one(state.reduce());
+            return S::one(collapse(state));
         }
         self.fold_long(input.len(), state, |_, first, len, state| {
             isa.run(FoldSegment {
@@ -337,7 +337,7 @@ impl<I: Isa> sealed::Walk for Cpu<I> {
                 #[inline(always)]
                 |tile| put(&mut room, &(*tile_fn)(&mut state, tile), same),
             );
-            return S::one(state.reduce());
+            return S::one(collapse(state));
         }
         let kept = Chunks::new(kept, segment_len(input.len()));
         self.fold_long(input.len(), state, |i, first, len, state| {
