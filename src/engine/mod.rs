@@ -15,6 +15,7 @@ mod reducer;
 mod row;
 mod scratch;
 mod tile;
+mod tree;
 mod walk;
 
 pub use context::{load, once, pjoin, reduce, reduce_into, round, stage_into, Context};

@@ -2,6 +2,7 @@
 
 use super::reducer::Reducer;
 use super::tile::{Tile, LANES};
+use super::tree::tree;
 
 /// A monoid with `W` independent lanes.
 ///
@@ -74,22 +75,6 @@ pub trait ReduceOp<const W: usize = LANES>: Copy + Send + Sync + 'static {
     fn join_parallel<R: Reducer>(states: &[Self::Single], reducer: &R) -> Self::Single {
         reducer.generic(states.iter().copied())
     }
-}
-
-/// Joins lanes: the upper half onto the lower, until one is left.
-#[inline(always)]
-pub(crate) fn tree<S: Copy, const W: usize>(lanes: [S; W], join: impl Fn(S, S) -> S) -> S {
-    const { assert!(W > 0, "there is at least one lane") };
-    let mut lanes = lanes;
-    let mut left = W;
-    while left > 1 {
-        let half = left.div_ceil(2);
-        for lane in half..left {
-            lanes[lane - half] = join(lanes[lane - half], lanes[lane]);
-        }
-        left = half;
-    }
-    lanes[0]
 }
 
 /// One state or a tuple of up to four that a single walk folds: see

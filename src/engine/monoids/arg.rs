@@ -1,14 +1,14 @@
 //! Where the largest and the smallest value are. The first NaN wins; ties go to the lowest index.
 
-use crate::engine::number::{self, Number};
-use crate::engine::op::tree;
+use crate::engine::number::Number;
+use crate::engine::tree::Tree;
 use crate::engine::{ReduceOp, Tile, LANES};
 
 /// The index of a lane without values: above every index, so that any value at all wins against it.
 const NONE: i64 = i64::MAX;
 
 macro_rules! arg_extremum {
-    ($(#[$doc:meta])* $name:ident, $beats:tt, $pick:path, $identity:ident) => {
+    ($(#[$doc:meta])* $name:ident, $beats:tt, $tree:ident, $identity:ident) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub struct $name<T, const W: usize = LANES> {
@@ -93,7 +93,7 @@ macro_rules! arg_extremum {
             /// numbers, where joining whole states would be one over pairs.
             #[inline(always)]
             fn reduce(self) -> $name<T, 1> {
-                let best = tree(self.best, $pick);
+                let best = T::$tree(self.best);
                 let mut index = self.index;
                 for lane in 0..W {
                     let value = self.best[lane];
@@ -102,7 +102,7 @@ macro_rules! arg_extremum {
                 }
                 $name {
                     best: [best],
-                    index: [tree(index, number::min)],
+                    index: [i64::tree_min(index)],
                 }
             }
         }
@@ -112,12 +112,12 @@ macro_rules! arg_extremum {
 arg_extremum!(
     /// The index of the largest value: of the first NaN if there is one, else of the first of equal
     /// values. -0.0 equals 0.0.
-    ArgMax, >, number::max, LOWEST
+    ArgMax, >, tree_max, LOWEST
 );
 arg_extremum!(
     /// The index of the smallest value: of the first NaN if there is one, else of the first of
     /// equal values. -0.0 equals 0.0.
-    ArgMin, <, number::min, HIGHEST
+    ArgMin, <, tree_min, HIGHEST
 );
 
 #[cfg(test)]
