@@ -46,14 +46,47 @@ fn scale_for(magnitude: f64, max_scale: i32) -> f64 {
     f64::from_bits(((1023 - exponent.clamp(-max_scale, 1022)) as u64) << 52)
 }
 
-/// `eps` as it adds to a mean square of values scaled by `scale`: without overflow on the way.
-fn scaled_eps(eps: f64, scale: f64) -> f64 {
-    let root = eps.sqrt() * scale;
-    root * root
+/// One go at a row: as it is, or scaled.
+#[derive(Clone, Copy)]
+struct Attempt<A> {
+    /// What each value is multiplied by: a power of two, 1 in a plain attempt.
+    scale: A,
+    last: bool,
+}
+
+impl<A: Range> Attempt<A> {
+    #[inline(always)]
+    fn plain() -> Self {
+        Attempt {
+            scale: A::ONE,
+            last: false,
+        }
+    }
+
+    fn scaled(scale: A) -> Self {
+        Attempt { scale, last: true }
+    }
+
+    /// `eps` as it adds to a mean square of scaled values, without overflow on the way.
+    #[inline(always)]
+    fn scaled_eps(&self, eps: f64) -> f64 {
+        if !self.last {
+            return eps;
+        }
+        let root = eps.sqrt() * self.scale.to_f64();
+        root * root
+    }
+
+    /// True where the mean square has lost nothing to overflow or underflow, or nothing better can
+    /// be had.
+    #[inline(always)]
+    fn holds(&self, mean_square_and_eps: f64) -> bool {
+        self.last || (A::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&mean_square_and_eps)
+    }
 }
 
 /// The largest magnitude of a row, as the scale that it asks for.
-#[inline(always)]
+#[cold]
 fn row_scale<T, C>(row: &mut Row<'_, T, T>, ctx: C) -> T::Accumulator
 where
     T: Dtype,
@@ -64,16 +97,6 @@ where
     });
     let magnitude = pjoin(max, ctx).value().to_f64();
     T::Accumulator::from_f64(scale_for(magnitude, T::Accumulator::MAX_SCALE))
-}
-
-/// `x * scale`, where that is asked for at all.
-#[inline(always)]
-fn scaled<const SCALED: bool, A: Number>(x: A, scale: A) -> A {
-    if SCALED {
-        x.mul(scale)
-    } else {
-        x
-    }
 }
 
 /// `x / sqrt(mean(x^2) + eps) * weight`.
@@ -92,54 +115,34 @@ impl<T: Dtype> RowBody for RmsNorm<'_, T> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        if !self.norm::<false, C>(row, ctx, T::Accumulator::ONE) {
-            self.norm_scaled(row, ctx);
-        }
-    }
-}
-
-impl<T: Dtype> RmsNorm<'_, T> {
-    #[cold]
-    #[inline(never)]
-    fn norm_scaled<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let scale = row_scale(row, ctx);
-        self.norm::<true, C>(row, ctx, scale);
-    }
-
-    /// Emits the row of `x * scale`, where `SCALED`, and returns true; without scaling it returns
-    /// false, and has emitted nothing, where the row needs it.
-    #[inline(always)]
-    fn norm<const SCALED: bool, C: Context>(
-        &self,
-        row: &mut Row<'_, T, T>,
-        ctx: C,
-        scale: T::Accumulator,
-    ) -> bool {
-        let scaled = |x| scaled::<SCALED, _>(x, scale);
-        let squares = reduce_into(
-            row,
-            ctx,
-            SumOfSquares::<T::Accumulator>::identity(),
-            #[inline(always)]
-            |squares, x| squares.accumulate(&x.map(scaled)),
-        );
-        let mean = pjoin(squares, ctx).value().to_f64() / row.axis_size() as f64;
-        let mean_and_eps = mean + scaled_eps(self.eps, scale.to_f64());
-        if !SCALED && !(T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&mean_and_eps) {
-            return false;
-        }
-        let rstd = T::Accumulator::from_f64(mean_and_eps.sqrt().recip());
+        let mut attempt = Attempt::plain();
+        let rstd = loop {
+            let scale = attempt.scale;
+            let squares = reduce_into(
+                row,
+                ctx,
+                SumOfSquares::<T::Accumulator>::identity(),
+                #[inline(always)]
+                |squares, x| squares.accumulate(&x.map(|x| x.mul(scale))),
+            );
+            let mean = pjoin(squares, ctx).value().to_f64() / row.axis_size() as f64;
+            let mean_and_eps = mean + attempt.scaled_eps(self.eps);
+            if attempt.holds(mean_and_eps) {
+                break T::Accumulator::from_f64(mean_and_eps.sqrt().recip());
+            }
+            attempt = Attempt::scaled(row_scale(row, ctx));
+        };
+        let scale = attempt.scale;
         reduce(
             row,
             ctx,
             #[inline(always)]
             |x| {
                 let weight = load(ctx, self.weight, x);
-                x.map(|x| scaled(x).mul(rstd))
+                x.map(|x| x.mul(scale).mul(rstd))
                     .zip(&weight, |x, weight| x.mul(weight))
             },
         );
-        true
     }
 }
 
@@ -158,74 +161,55 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
         width
     }
 
-    #[inline(always)]
-    fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        if !self.norm::<false, C>(row, ctx, T::Accumulator::ONE) {
-            self.norm_scaled(row, ctx);
-        }
-    }
-}
-
-impl<T: Dtype> LayerNorm<'_, T> {
-    #[cold]
-    #[inline(never)]
-    fn norm_scaled<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let scale = row_scale(row, ctx);
-        self.norm::<true, C>(row, ctx, scale);
-    }
-
-    /// Emits the row of `x * scale`, where `SCALED`, and returns true; without scaling it returns
-    /// false, and has emitted nothing, where the row needs it.
-    ///
-    /// The mean of the first pass is rounded to the accumulator's type; the second pass, over the
+    /// The mean of the first walk is rounded to the accumulator's type. The second walk, over the
     /// residuals, finds what it lacks, and both the variance and the emitted deviations are
     /// corrected by that.
     #[inline(always)]
-    fn norm<const SCALED: bool, C: Context>(
-        &self,
-        row: &mut Row<'_, T, T>,
-        ctx: C,
-        scale: T::Accumulator,
-    ) -> bool {
+    fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
         let width = row.axis_size() as f64;
-        let scaled = |x| scaled::<SCALED, _>(x, scale);
-        let sum = reduce_into(
-            row,
-            ctx,
-            Sum::<T::Accumulator>::identity(),
-            #[inline(always)]
-            |sum, x| sum.accumulate(&x.map(scaled)),
-        );
-        let mean = T::Accumulator::from_f64(pjoin(sum, ctx).value().to_f64() / width);
-        let (residuals, squares) = reduce_into(
-            row,
-            ctx,
-            (
+        let mut attempt = Attempt::plain();
+        let (mean, residual, rstd) = loop {
+            let scale = attempt.scale;
+            let sum = reduce_into(
+                row,
+                ctx,
                 Sum::<T::Accumulator>::identity(),
-                SumOfSquares::<T::Accumulator>::identity(),
-            ),
-            #[inline(always)]
-            |(residuals, squares), x| {
-                let deviation = x.map(|x| scaled(x).sub(mean));
-                residuals.accumulate(&deviation);
-                squares.accumulate(&deviation);
-            },
-        );
-        let residual = pjoin(residuals, ctx).value().to_f64() / width;
-        let mean_square = pjoin(squares, ctx).value().to_f64() / width;
-        let variance = (mean_square - residual * residual).max(0.0);
-        let variance_and_eps = variance + scaled_eps(self.eps, scale.to_f64());
-        let in_range = (T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&variance_and_eps);
-        if !SCALED && !in_range {
-            return false;
-        }
-        let mut rstd = T::Accumulator::from_f64(variance_and_eps.sqrt().recip());
-        // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
-        let noise = mean.to_f64() * T::Accumulator::TWO_ULP;
-        if mean_square > 0.0 && mean_square <= noise * noise && is_constant(row, ctx) {
-            rstd = T::Accumulator::ZERO;
-        }
-        let residual = T::Accumulator::from_f64(residual);
+                #[inline(always)]
+                |sum, x| sum.accumulate(&x.map(|x| x.mul(scale))),
+            );
+            let mean = T::Accumulator::from_f64(pjoin(sum, ctx).value().to_f64() / width);
+            let (residuals, squares) = reduce_into(
+                row,
+                ctx,
+                (
+                    Sum::<T::Accumulator>::identity(),
+                    SumOfSquares::<T::Accumulator>::identity(),
+                ),
+                #[inline(always)]
+                |(residuals, squares), x| {
+                    let deviation = x.map(|x| x.mul(scale).sub(mean));
+                    residuals.accumulate(&deviation);
+                    squares.accumulate(&deviation);
+                },
+            );
+            let residual = pjoin(residuals, ctx).value().to_f64() / width;
+            let mean_square = pjoin(squares, ctx).value().to_f64() / width;
+            // A NaN stays one: `max` would take the 0.
+            let variance = mean_square - residual * residual;
+            let variance = if variance < 0.0 { 0.0 } else { variance };
+            let variance_and_eps = variance + attempt.scaled_eps(self.eps);
+            if attempt.holds(variance_and_eps) {
+                let rstd = T::Accumulator::from_f64(variance_and_eps.sqrt().recip());
+                // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
+                let noise = mean.to_f64() * T::Accumulator::TWO_ULP;
+                let noise_only = mean_square > 0.0 && mean_square <= noise * noise;
+                let constant = noise_only && is_constant(row, ctx);
+                let rstd = if constant { T::Accumulator::ZERO } else { rstd };
+                break (mean, T::Accumulator::from_f64(residual), rstd);
+            }
+            attempt = Attempt::scaled(row_scale(row, ctx));
+        };
+        let scale = attempt.scale;
         reduce(
             row,
             ctx,
@@ -233,15 +217,15 @@ impl<T: Dtype> LayerNorm<'_, T> {
             |x| {
                 let weight = load(ctx, self.weight, x);
                 let bias = load(ctx, self.bias, x);
-                let normed = x.map(|x| scaled(x).sub(mean).sub(residual).mul(rstd));
-                let mut values = normed.zip(&weight, |x, weight| x.mul(weight));
-                for (value, bias) in values.iter_mut().zip(bias) {
-                    *value = value.add(bias);
+                let mut values = x
+                    .map(|x| x.mul(scale).sub(mean).sub(residual).mul(rstd))
+                    .values();
+                for (value, (weight, bias)) in values.iter_mut().zip(weight.into_iter().zip(bias)) {
+                    *value = value.mul_add(weight, bias);
                 }
                 values
             },
         );
-        true
     }
 }
 

@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 use super::reduce::{finish, plain_body, row_max};
 use super::Dtype;
 use crate::engine::{
-    self, once, pjoin, reduce, reduce_into, Context, Float, Number, ReduceOp, Row, RowBody,
+    self, once, pjoin, reduce, reduce_into, stage_into, Context, Float, Number, ReduceOp, Row,
+    RowBody,
 };
 
 plain_body!(
@@ -29,16 +30,16 @@ impl<T: Dtype> RowBody for Softmax<T> {
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
         let max = row_max(row, ctx);
-        let mut exps = row.stage(
-            #[inline(always)]
-            |x| x.map(|x| x.sub(max).exp()).values(),
-        );
-        let sum = reduce_into(
-            &mut exps,
+        let (sum, mut exps) = stage_into(
+            row,
             ctx,
             engine::Sum::<T::Accumulator>::identity(),
             #[inline(always)]
-            |sum, exps| sum.accumulate(exps),
+            |sum, x| {
+                let exps = x.map(|x| x.sub(max).exp());
+                sum.accumulate(&exps);
+                exps.values()
+            },
         );
         let inverse = T::Accumulator::ONE.div(pjoin(sum, ctx).value());
         reduce(

@@ -2,8 +2,9 @@
 
 use std::mem::MaybeUninit;
 
-/// One slot per bit of a count of states: more than any memory can hold.
-const LEVELS: usize = usize::BITS as usize;
+/// One slot per bit of a count of states. A walk joins the chunks of a segment, a 256th of the row
+/// (see `segment_len`): 2^32 chunks per segment would be a row of 2^50 elements.
+const LEVELS: usize = 32;
 
 /// Joins states as they come, in the order of a binary counter: two single states make one of
 /// weight two, two of weight two one of weight four, and so on; what remains is joined from the
@@ -35,7 +36,7 @@ impl<S: Copy> Cascade<S> {
 
     /// Adds the next state.
     #[inline(always)]
-    pub(crate) fn push(&mut self, mut state: S, join: impl Fn(S, S) -> S) {
+    pub(crate) fn push(&mut self, mut state: S, join: impl Fn(S, S) -> S + Copy) {
         let mut top = self.count.count_ones() as usize;
         for _ in 0..self.count.trailing_ones() {
             top -= 1;
@@ -47,9 +48,19 @@ impl<S: Copy> Cascade<S> {
         }
     }
 
+    /// The join of all states and a last one, which is returned as it is if it is the only one.
+    #[inline(always)]
+    pub(crate) fn finish_with(&mut self, last: S, join: impl Fn(S, S) -> S + Copy) -> S {
+        if self.count == 0 {
+            return last;
+        }
+        self.push(last, join);
+        self.finish(join).unwrap_or(last)
+    }
+
     /// The join of all states, `None` of none.
     #[inline(always)]
-    pub(crate) fn finish(self, join: impl Fn(S, S) -> S) -> Option<S> {
+    pub(crate) fn finish(&self, join: impl Fn(S, S) -> S + Copy) -> Option<S> {
         let mut top = (self.count.count_ones() as usize).checked_sub(1)?;
         let mut state = self.slot(top);
         while top > 0 {
@@ -64,13 +75,13 @@ impl<S: Copy> Cascade<S> {
 #[inline(always)]
 pub(crate) fn cascade<S: Copy>(
     states: impl Iterator<Item = S>,
-    join: impl Fn(S, S) -> S,
+    join: impl Fn(S, S) -> S + Copy,
 ) -> Option<S> {
     let mut cascade = Cascade::new();
     for state in states {
-        cascade.push(state, &join);
+        cascade.push(state, join);
     }
-    cascade.finish(&join)
+    cascade.finish(join)
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ mod tests {
     fn the_low_part_of_ln_2_is_what_the_high_part_lacks() {
         // ln 2 from its series, sum of 1/(k 2^k), in two floats.
         let (mut hi, mut lo) = (0.0f64, 0.0f64);
-        for k in (1..=80).rev() {
+        for k in (1..=140).rev() {
             let denominator = k as f64 * (k as f64).exp2();
             let term = 1.0 / denominator;
             let rest = (-term).mul_add(denominator, 1.0) / denominator;

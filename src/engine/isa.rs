@@ -35,17 +35,25 @@ pub trait Isa: Copy + Send + Sync + 'static {
 pub struct Portable;
 
 impl Isa for Portable {
-    #[inline(always)]
+    #[inline(never)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.call()
     }
     #[inline(always)]
     fn widen_f16(self, bits: &[u16; HALVES]) -> [f32; HALVES] {
-        bits.map(half_bits::f16_to_f32)
+        let mut wide = [0.0; HALVES];
+        for (wide, bits) in wide.iter_mut().zip(bits) {
+            *wide = half_bits::f16_to_f32(*bits);
+        }
+        wide
     }
     #[inline(always)]
     fn narrow_f16(self, values: &[f32; HALVES]) -> [u16; HALVES] {
-        values.map(half_bits::f32_to_f16)
+        let mut bits = [0; HALVES];
+        for (bits, value) in bits.iter_mut().zip(values) {
+            *bits = half_bits::f32_to_f16(*value);
+        }
+        bits
     }
 }
 

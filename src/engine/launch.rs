@@ -3,11 +3,11 @@
 use std::collections::TryReserveError;
 use std::mem::MaybeUninit;
 
-use rayon::prelude::*;
-
-use super::context::{Context, Serial, Split};
+use super::context::{Context, Cpu, Workers};
 use super::element::Element;
 use super::isa::{with_best_isa, Isa, Kernel};
+use super::pages;
+use super::parallel::{self, Chunks};
 use super::row::Row;
 use super::scratch::Scratch;
 use super::walk::segment_len;
@@ -20,7 +20,6 @@ const TASK: usize = 1 << 14;
 
 /// What is computed for one row: one function over all contexts, which never sees threads or cuts.
 ///
-/// Mark `run` `#[inline(always)]`: it is compiled into the code of each instruction set.
 pub trait RowBody: Sync {
     /// Element type of the input.
     type Element: Element;
@@ -30,13 +29,17 @@ pub trait RowBody: Sync {
     /// How many results a row of `width` elements has: `width` for a body that emits a row.
     fn output_width(&self, width: usize) -> usize;
 
-    /// Computes one row. Results that it does not write are `Output::default()`.
+    /// Computes one row. Mark it `#[inline(always)]`: it is compiled into the code of each
+    /// instruction set.
+    /// Results that it does not write are `Output::default()`.
     fn run<C: Context>(&self, row: &mut Row<'_, Self::Element, Self::Output>, ctx: C);
 }
 
 /// The input or the output of a launch does not have the length that its rows ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("launch: {argument} of {rows} rows of width {width} has {got} elements, expected {expected}")]
+#[error(
+    "launch: {argument} of {rows} rows of width {width} has {got} elements, expected {expected}"
+)]
 pub struct LaunchError {
     /// Which slice: "input" or "output".
     pub argument: &'static str,
@@ -136,6 +139,7 @@ pub(crate) fn launch_vec<B: RowBody>(
     let len = input.rows.saturating_mul(body.output_width(input.width));
     let mut output = Vec::new();
     output.try_reserve_exact(len)?;
+    pages::advise(&output);
     launch_uninit(body, input, &mut output.spare_capacity_mut()[..len]);
     // SAFETY: the capacity is at least `len`, and `launch_uninit` has initialised the first `len`
     // elements.
@@ -164,38 +168,29 @@ pub(crate) fn launch_on<I: Isa, B: RowBody>(
     if per_row == 0 || input.rows == 0 {
         return;
     }
+    let run = |workers, first, output: &mut [_]| {
+        isa.run(Rows {
+            ctx: Cpu { isa, workers },
+            body,
+            input,
+            first,
+            output,
+        });
+    };
     let threads = rayon::current_num_threads();
     let elements = input.rows.saturating_mul(input.width);
     if threads == 1 || elements < PARALLEL_MIN {
-        isa.run(Rows {
-            ctx: Serial(isa),
-            body,
-            input,
-            first: 0,
-            output,
-        });
+        run(Workers::One, 0, output);
     } else if input.rows < 4 * threads && input.width >= 2 * segment_len(input.width) {
-        isa.run(Rows {
-            ctx: Split(isa),
-            body,
-            input,
-            first: 0,
-            output,
-        });
+        run(Workers::Pool, 0, output);
     } else {
         let rows_per_task = (TASK / input.width.max(1)).max(1);
-        output
-            .par_chunks_mut(rows_per_task * per_row)
-            .enumerate()
-            .for_each(|(task, output)| {
-                isa.run(Rows {
-                    ctx: Serial(isa),
-                    body,
-                    input,
-                    first: task * rows_per_task,
-                    output,
-                });
-            });
+        let chunks = Chunks::new(output, rows_per_task.saturating_mul(per_row));
+        parallel::for_each(chunks.count(), &|task| {
+            // SAFETY: `for_each` calls with each number once.
+            let output = unsafe { chunks.take(task) };
+            run(Workers::One, task * rows_per_task, output);
+        });
     }
 }
 

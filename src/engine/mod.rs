@@ -9,13 +9,16 @@ mod launch;
 mod monoids;
 mod number;
 mod op;
+mod pages;
+mod parallel;
 mod reducer;
 mod row;
 mod scratch;
 mod tile;
+mod tree;
 mod walk;
 
-pub use context::{load, once, pjoin, reduce, reduce_into, round, Context};
+pub use context::{load, once, pjoin, reduce, reduce_into, round, stage_into, Context};
 pub use element::{Element, Output};
 pub use launch::{launch, LaunchError, RowBody};
 pub(crate) use launch::{launch_vec, Input, Starts};

@@ -1,9 +1,13 @@
 //! The numbers that accumulators hold: `f32`, `f64` and `i64`.
 
+use super::tree::Tree;
+
 /// A number that states are made of and that a [`Reducer`](super::Reducer) combines.
 ///
 /// Integers wrap around at 64 bits; floats are IEEE 754.
-pub trait Number: Copy + PartialOrd + Default + Send + Sync + 'static + std::fmt::Debug {
+pub trait Number:
+    Tree + Copy + PartialOrd + Default + Send + Sync + 'static + std::fmt::Debug
+{
     /// The additive identity. For floats -0.0: `-0.0 + x` is `x` for both zeros, `0.0 + -0.0` not.
     const ADD_IDENTITY: Self;
     /// Zero.

@@ -2,6 +2,7 @@
 
 use super::reducer::Reducer;
 use super::tile::{Tile, LANES};
+use super::tree::tree;
 
 /// A monoid with `W` independent lanes.
 ///
@@ -59,17 +60,11 @@ pub trait ReduceOp<const W: usize = LANES>: Copy + Send + Sync + 'static {
     /// Joins the lanes: the upper half onto the lower, until one is left.
     #[inline(always)]
     fn reduce(self) -> Self::Single {
-        const { assert!(W > 0, "a state has at least one lane") };
-        let mut lanes: [Self::Single; W] = std::array::from_fn(|lane| self.lane(lane));
-        let mut left = W;
-        while left > 1 {
-            let half = left.div_ceil(2);
-            for lane in half..left {
-                lanes[lane - half] = lanes[lane - half].join(lanes[lane]);
-            }
-            left = half;
+        let mut lanes = [self.lane(0); W];
+        for (lane, single) in lanes.iter_mut().enumerate() {
+            *single = self.lane(lane);
         }
-        lanes[0]
+        tree(lanes, Self::Single::join)
     }
 
     /// Joins the states that the participants of one row hold, in row order, through `reducer`.

@@ -93,7 +93,10 @@ mod tests {
     #[test]
     fn no_participants_give_the_identity() {
         assert_eq!(SplitReducer.sum(std::iter::empty::<f32>()), 0.0);
-        assert_eq!(SplitReducer.max(std::iter::empty::<f32>()), f32::NEG_INFINITY);
+        assert_eq!(
+            SplitReducer.max(std::iter::empty::<f32>()),
+            f32::NEG_INFINITY
+        );
         assert_eq!(SerialReducer.min(std::iter::empty::<f32>()), f32::INFINITY);
         let none: ArgMax<f32, 1> = SplitReducer.generic(std::iter::empty());
         assert_eq!(none.index(), None);

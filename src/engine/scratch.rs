@@ -2,6 +2,10 @@
 
 use std::cell::Cell;
 
+/// Bytes that a thread keeps; a longer row's memory is freed with it. A vocabulary of a million in
+/// f32 fits.
+const KEEP: usize = 4 << 20;
+
 /// Numbers that a row can be staged as: the engine's accumulators.
 pub trait Scratch: Copy + Default + Send + Sync + 'static {
     /// Takes this thread's buffer; another call before it is given back gets an empty one.
@@ -26,6 +30,9 @@ macro_rules! scratch {
                 }
                 fn give_back(buffer: Vec<Self>) {
                     // Dropped where there is no thread left to keep it for.
+                    if buffer.capacity() > KEEP / size_of::<$t>() {
+                        return;
+                    }
                     let _gone = BUFFER.try_with(|cell| cell.set(buffer));
                 }
             }

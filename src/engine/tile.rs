@@ -46,8 +46,8 @@ impl<A: Copy, const W: usize> Tile<A, W> {
     pub fn filled(&self, fill: A) -> [A; W] {
         let mut values = self.values;
         if self.live != W {
-            for (lane, value) in values.iter_mut().enumerate() {
-                *value = if lane < self.live { *value } else { fill };
+            for (value, live) in values.iter_mut().zip(live_lanes::<W>(self.live)) {
+                *value = if *live != 0 { *value } else { fill };
             }
         }
         values
@@ -63,6 +63,16 @@ impl<A: Copy, const W: usize> Tile<A, W> {
     #[inline(always)]
     pub fn position(&self, lane: usize) -> i64 {
         self.first + lane as i64
+    }
+
+    /// The positions of all lanes.
+    #[inline(always)]
+    pub fn positions(&self) -> [i64; W] {
+        let mut positions = [0; W];
+        for (lane, position) in positions.iter_mut().enumerate() {
+            *position = self.first + lane as i64;
+        }
+        positions
     }
 
     /// How many values, counted from the first, are the row's.
@@ -106,6 +116,21 @@ impl<A: Copy, const W: usize> Tile<A, W> {
             live: self.live,
         }
     }
+}
+
+/// For each of `W` lanes a nonzero word if it is among the first `live`.
+///
+/// A window of a table, so that the compiler sees one vector of words to test and not `W`
+/// comparisons.
+#[inline(always)]
+fn live_lanes<const W: usize>(live: usize) -> &'static [u32] {
+    struct Table<const W: usize>;
+    impl<const W: usize> Table<W> {
+        const ROWS: &'static [[u32; W]; 2] = &[[u32::MAX; W], [0; W]];
+    }
+    let table = Table::<W>::ROWS.as_flattened();
+    let dead = W - live.min(W);
+    &table[dead..dead + W]
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Where the largest and the smallest value are. The first NaN wins; ties go to the lowest index.
 
 use crate::engine::number::Number;
+use crate::engine::tree::Tree;
 use crate::engine::{ReduceOp, Tile, LANES};
 
 /// The index of a lane without values: above every index, so that any value at all wins against it.
 const NONE: i64 = i64::MAX;
 
 macro_rules! arg_extremum {
-    ($(#[$doc:meta])* $name:ident, $beats:tt, $identity:ident) => {
+    ($(#[$doc:meta])* $name:ident, $beats:tt, $tree:ident, $identity:ident) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub struct $name<T, const W: usize = LANES> {
@@ -68,9 +69,9 @@ macro_rules! arg_extremum {
             fn accumulate(&mut self, tile: &Tile<T, W>) {
                 // Fill has the identity's value and index, which win against nothing.
                 let values = tile.filled(T::$identity);
+                let indices = tile.with(tile.positions()).filled(NONE);
                 for lane in 0..W {
-                    let index = if lane < tile.live() { tile.position(lane) } else { NONE };
-                    self.take(lane, values[lane], index);
+                    self.take(lane, values[lane], indices[lane]);
                 }
             }
             #[inline(always)]
@@ -88,6 +89,22 @@ macro_rules! arg_extremum {
                     index: [self.index[lane]],
                 }
             }
+            /// The best value first, then the lowest index that has it: two trees over plain
+            /// numbers, where joining whole states would be one over pairs.
+            #[inline(always)]
+            fn reduce(self) -> $name<T, 1> {
+                let best = T::$tree(self.best);
+                let mut index = self.index;
+                for lane in 0..W {
+                    let value = self.best[lane];
+                    let holds = (value == best) | (value.is_nan() & best.is_nan());
+                    index[lane] = if holds { index[lane] } else { NONE };
+                }
+                $name {
+                    best: [best],
+                    index: [i64::tree_min(index)],
+                }
+            }
         }
     };
 }
@@ -95,12 +112,12 @@ macro_rules! arg_extremum {
 arg_extremum!(
     /// The index of the largest value: of the first NaN if there is one, else of the first of equal
     /// values. -0.0 equals 0.0.
-    ArgMax, >, LOWEST
+    ArgMax, >, tree_max, LOWEST
 );
 arg_extremum!(
     /// The index of the smallest value: of the first NaN if there is one, else of the first of
     /// equal values. -0.0 equals 0.0.
-    ArgMin, <, HIGHEST
+    ArgMin, <, tree_min, HIGHEST
 );
 
 #[cfg(test)]

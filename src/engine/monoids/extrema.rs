@@ -4,7 +4,7 @@ use crate::engine::number::{self, Number};
 use crate::engine::{ReduceOp, Reducer, Tile, LANES};
 
 macro_rules! extremum {
-    ($(#[$doc:meta])* $name:ident, $pick:path, $identity:ident, $reducer:ident, $of:expr) => {
+    ($(#[$doc:meta])* $name:ident, $pick:path, $identity:ident, $reducer:ident, $tree:ident, $of:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub struct $name<T, const W: usize = LANES>([T; W]);
@@ -51,6 +51,10 @@ macro_rules! extremum {
                 $name([self.0[lane]])
             }
             #[inline(always)]
+            fn reduce(self) -> $name<T, 1> {
+                $name([T::$tree(self.0)])
+            }
+            #[inline(always)]
             fn join_parallel<R: Reducer>(
                 states: &[$name<T, 1>],
                 reducer: &R,
@@ -63,15 +67,15 @@ macro_rules! extremum {
 
 extremum!(
     /// The largest value. Identity -inf (the lowest integer), so that a row of -inf gives -inf.
-    Max, number::max, LOWEST, max, |v| v
+    Max, number::max, LOWEST, max, tree_max, |v| v
 );
 extremum!(
     /// The smallest value. Identity +inf (the highest integer).
-    Min, number::min, HIGHEST, min, |v| v
+    Min, number::min, HIGHEST, min, tree_min, |v| v
 );
 extremum!(
     /// The largest magnitude. Identity 0.
-    AbsMax, number::max, ZERO, max, T::abs
+    AbsMax, number::max, ZERO, max, tree_max, T::abs
 );
 
 /// The smallest and the largest value in one walk.
@@ -130,6 +134,13 @@ impl<T: Number, const W: usize> ReduceOp<W> for MinMax<T, W> {
             max: self.max.lane(lane),
         }
     }
+    #[inline(always)]
+    fn reduce(self) -> MinMax<T, 1> {
+        MinMax {
+            min: self.min.reduce(),
+            max: self.max.reduce(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -144,7 +155,11 @@ mod tests {
 
     #[test]
     fn laws_hold_exactly_with_nan_and_infinities() {
-        let mut rows = vec![laws::values(70), vec![f64::NEG_INFINITY; 40], vec![f64::INFINITY; 40]];
+        let mut rows = vec![
+            laws::values(70),
+            vec![f64::NEG_INFINITY; 40],
+            vec![f64::INFINITY; 40],
+        ];
         for at in [0, 33, 69] {
             let mut row = laws::values(70);
             row[at] = f64::NAN;
@@ -154,7 +169,9 @@ mod tests {
             laws::check::<Max<f64>>(row, |a, b| same(a.value(), b.value()));
             laws::check::<Min<f64>>(row, |a, b| same(a.value(), b.value()));
             laws::check::<AbsMax<f64>>(row, |a, b| same(a.value(), b.value()));
-            laws::check::<MinMax<f64>>(row, |a, b| same(a.min(), b.min()) && same(a.max(), b.max()));
+            laws::check::<MinMax<f64>>(row, |a, b| {
+                same(a.min(), b.min()) && same(a.max(), b.max())
+            });
         }
         let integers: Vec<i64> = (0..70).map(|k| (k * 37) % 101 - 50).collect();
         laws::check::<Max<i64>>(&integers, |a, b| a == b);

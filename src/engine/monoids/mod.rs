@@ -49,8 +49,14 @@ pub(crate) mod laws {
                 let b = fold::<S::Single>(&values[cut..second], cut as i64);
                 let c = fold::<S::Single>(&values[second..], second as i64);
                 assert!(same(a.join(b).join(c), whole), "parts {cut} {second}");
-                assert!(same(a.join(b.join(c)), whole), "associativity {cut} {second}");
-                assert!(same(c.join(a).join(b), whole), "commutativity {cut} {second}");
+                assert!(
+                    same(a.join(b.join(c)), whole),
+                    "associativity {cut} {second}"
+                );
+                assert!(
+                    same(c.join(a).join(b), whole),
+                    "commutativity {cut} {second}"
+                );
             }
         }
         for live in 0..=values.len().min(2 * LANES) {
@@ -64,9 +70,15 @@ pub(crate) mod laws {
                 first += chunk.len() as i64;
             }
             let want = fold::<S::Single>(&values[..live], 0);
-            assert!(same(ReduceOp::<LANES>::reduce(lanes), want), "tiles of {live}");
+            assert!(
+                same(ReduceOp::<LANES>::reduce(lanes), want),
+                "tiles of {live}"
+            );
             let joined = ReduceOp::<LANES>::join(<S as ReduceOp<LANES>>::identity(), lanes);
-            assert!(same(ReduceOp::<LANES>::reduce(joined), want), "join of lanes {live}");
+            assert!(
+                same(ReduceOp::<LANES>::reduce(joined), want),
+                "join of lanes {live}"
+            );
         }
     }
 

@@ -51,6 +51,13 @@ where
             second: self.second.lane(lane),
         }
     }
+    #[inline(always)]
+    fn reduce(self) -> Self::Single {
+        Pair {
+            first: self.first.reduce(),
+            second: self.second.reduce(),
+        }
+    }
 }
 
 #[cfg(test)]

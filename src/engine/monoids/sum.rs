@@ -52,6 +52,10 @@ impl<T: Number, const W: usize> ReduceOp<W> for Sum<T, W> {
         Sum([self.0[lane]])
     }
     #[inline(always)]
+    fn reduce(self) -> Sum<T, 1> {
+        Sum([T::tree_sum(self.0)])
+    }
+    #[inline(always)]
     fn join_parallel<R: Reducer>(states: &[Sum<T, 1>], reducer: &R) -> Sum<T, 1> {
         Sum::of(reducer.sum(states.iter().map(|state| state.value())))
     }
@@ -100,10 +104,11 @@ impl<T: Float, const W: usize> ReduceOp<W> for SumOfSquares<T, W> {
         SumOfSquares([self.0[lane]])
     }
     #[inline(always)]
-    fn join_parallel<R: Reducer>(
-        states: &[SumOfSquares<T, 1>],
-        reducer: &R,
-    ) -> SumOfSquares<T, 1> {
+    fn reduce(self) -> SumOfSquares<T, 1> {
+        SumOfSquares([T::tree_sum(self.0)])
+    }
+    #[inline(always)]
+    fn join_parallel<R: Reducer>(states: &[SumOfSquares<T, 1>], reducer: &R) -> SumOfSquares<T, 1> {
         SumOfSquares([reducer.sum(states.iter().map(|state| state.value()))])
     }
 }

@@ -117,12 +117,7 @@ mod tests {
         laws::check::<Welford<f64>>(&values, |a, b| {
             a.count() == b.count()
                 && laws::close(a.mean(), b.mean(), 100.0, 70.0)
-                && laws::close(
-                    a.variance(0.0),
-                    b.variance(0.0),
-                    10.0 + 100.0,
-                    2.0 * 70.0,
-                )
+                && laws::close(a.variance(0.0), b.variance(0.0), 10.0 + 100.0, 2.0 * 70.0)
         });
     }
 
