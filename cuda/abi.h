@@ -49,9 +49,9 @@ typedef enum rw_ownership {
 typedef struct rw_plan {
     rw_ownership ownership;
     int32_t vectors;      /* 16-byte vectors a lane holds of a chunk */
-    int32_t lanes;        /* lanes that share a row: 32 but for several rows a warp */
+    int32_t lanes;        /* lanes that share a chunk: 32 but for short rows */
     int32_t threads;      /* of a block */
-    int32_t blocks;       /* of the grid; rows beyond are walked by the same blocks */
+    int32_t blocks;       /* of the grid; but for resident blocks, they go round the rows */
     int32_t slots;        /* chunk states kept in shared memory */
     int32_t stage_offset; /* where a staged row begins in shared memory; -1: not staged */
     int32_t shared_bytes; /* dynamic shared memory of a block */

@@ -9,8 +9,8 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::tuning::{
-    chunk_vectors, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS, STATE_BYTES, STREAMING_EXTRA_STATES,
-    VECTOR_BYTES, WARP_LANES, WARP_TIER_WARPS, WINDOW_CHUNKS,
+    chunk_shape, ChunkShape, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS, STATE_BYTES,
+    STREAMING_EXTRA_STATES, VECTOR_BYTES, WARP_LANES, WARP_TIER_WARPS, WINDOW_CHUNKS,
 };
 
 /// What the planner needs to know of a GPU.
@@ -75,7 +75,7 @@ pub struct Plan {
     pub vectors: usize,
     /// Chunks of a row.
     pub chunks: usize,
-    /// Lanes that share a row on the warp tier: fewer than 32 where several rows share a warp.
+    /// Lanes that share a chunk: fewer than 32 where several short rows share a warp.
     pub lanes: usize,
     /// Threads of a block.
     pub threads: usize,
@@ -121,44 +121,33 @@ impl Plan {
 
 /// How the canonical fold cuts a row.
 struct Cut {
-    vectors: usize,
+    shape: ChunkShape,
     chunk_elements: usize,
     chunks: usize,
-    /// 16-byte vectors of the whole row.
-    row_vectors: usize,
 }
 
 impl Cut {
     fn of(problem: &Problem) -> Self {
         let element_bytes = problem.dtype.size_in_bytes();
-        let vector_elements = VECTOR_BYTES / element_bytes;
-        let vectors = chunk_vectors(problem.width, element_bytes);
-        let chunk_elements = WARP_LANES * vectors * vector_elements;
+        let shape = chunk_shape(problem.width, element_bytes);
+        let chunk_elements = shape.lanes * shape.vectors * VECTOR_BYTES / element_bytes;
         Cut {
-            vectors,
+            shape,
             chunk_elements,
             chunks: problem.width.div_ceil(chunk_elements),
-            row_vectors: problem.width.div_ceil(vector_elements),
         }
     }
 
     fn warp_plan(&self, problem: &Problem, device: &DeviceLimits) -> Plan {
-        let lanes = match self.vectors {
-            1 => self.row_vectors.next_power_of_two().min(WARP_LANES),
-            _ => WARP_LANES,
-        };
-        let rows_per_block = WARP_TIER_WARPS * WARP_LANES / lanes;
+        let rows_per_block = WARP_TIER_WARPS * WARP_LANES / self.shape.lanes;
         Plan {
             tier: Tier::Warp,
             residency: Residency::Registers,
-            vectors: self.vectors,
+            vectors: self.shape.vectors,
             chunks: 1,
-            lanes,
+            lanes: self.shape.lanes,
             threads: WARP_TIER_WARPS * WARP_LANES,
-            blocks: problem
-                .rows
-                .div_ceil(rows_per_block)
-                .min(device.max_blocks),
+            blocks: problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
             slots: 0,
             stage_offset: None,
             shared_bytes: 0,
@@ -166,17 +155,18 @@ impl Cut {
     }
 
     fn block_plan(&self, device: &DeviceLimits, problem: &Problem) -> Plan {
-        if self.chunks > MAX_RESIDENT_WARPS {
+        // A resident block has one row and is done.
+        if self.chunks > MAX_RESIDENT_WARPS || problem.rows > device.max_blocks {
             return self.streaming_plan(Tier::Block, MAX_STREAMING_WARPS, device, problem);
         }
         Plan {
             tier: Tier::Block,
             residency: Residency::Registers,
-            vectors: self.vectors,
+            vectors: self.shape.vectors,
             chunks: self.chunks,
             lanes: WARP_LANES,
             threads: self.chunks * WARP_LANES,
-            blocks: problem.rows.min(device.max_blocks),
+            blocks: problem.rows,
             slots: 0,
             stage_offset: None,
             shared_bytes: 0,
@@ -201,7 +191,7 @@ impl Cut {
             } else {
                 Residency::Reread
             },
-            vectors: self.vectors,
+            vectors: self.shape.vectors,
             chunks: self.chunks,
             lanes: WARP_LANES,
             threads: warps * WARP_LANES,
@@ -265,8 +255,8 @@ mod tests {
     }
 
     const WIDTHS: [usize; 24] = [
-        1, 2, 7, 8, 9, 31, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048, 2049, 4096, 4097, 16384,
-        16385, 70000, 1_000_003, 16_777_216,
+        1, 2, 7, 8, 9, 31, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048, 2049, 4096, 4097,
+        16384, 16385, 70000, 1_000_003, 16_777_216,
     ];
 
     #[test]
@@ -275,7 +265,7 @@ mod tests {
             for width in WIDTHS {
                 let p = problem(Op::Softmax, dtype, 3, width);
                 let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
-                let chunk = WARP_LANES * plan.vectors * VECTOR_BYTES / dtype.size_in_bytes();
+                let chunk = plan.lanes * plan.vectors * VECTOR_BYTES / dtype.size_in_bytes();
                 assert!(plan.chunks * chunk >= width, "{width}: {plan}");
                 assert!((plan.chunks - 1) * chunk < width, "{width}: {plan}");
             }
@@ -294,13 +284,16 @@ mod tests {
                 }
             }
             let first = (cuts[0].vectors, cuts[0].chunks);
-            assert!(cuts.iter().all(|c| (c.vectors, c.chunks) == first), "{width}");
+            assert!(
+                cuts.iter().all(|c| (c.vectors, c.chunks) == first),
+                "{width}"
+            );
         }
     }
 
     #[test]
     fn every_tier_and_residency_is_reached() {
-        let reached: Vec<_> = [16, 256, 1024, 70000, 16_777_216]
+        let reached: Vec<_> = [16, 256, 4096, 70000, 16_777_216]
             .into_iter()
             .map(|width| {
                 let p = problem(Op::Softmax, DType::BF16, 64, width);
@@ -322,9 +315,18 @@ mod tests {
 
     #[test]
     fn short_rows_share_a_warp() {
-        let p = problem(Op::Sum, DType::BF16, 1000, 9);
-        let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
-        assert_eq!((plan.lanes, plan.blocks), (2, 1000usize.div_ceil(8 * 16)));
+        for (width, lanes, vectors) in [
+            (9, 1, 2),
+            (32, 1, 4),
+            (100, 4, 4),
+            (256, 8, 4),
+            (1024, 32, 4),
+        ] {
+            let p = problem(Op::Sum, DType::BF16, 1000, width);
+            let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
+            assert_eq!((plan.lanes, plan.vectors), (lanes, vectors), "{width}");
+            assert_eq!(plan.blocks, 1000usize.div_ceil(8 * 32 / lanes), "{width}");
+        }
     }
 
     #[test]
@@ -333,8 +335,11 @@ mod tests {
             max_blocks: 65535,
             ..DeviceLimits::H200
         };
-        let plan = Plan::select(&problem(Op::Max, DType::F32, 1 << 30, 4096), &device).unwrap();
-        assert_eq!(plan.blocks, 65535);
+        for width in [16, 4096] {
+            let p = problem(Op::Max, DType::F32, 1 << 30, width);
+            let plan = Plan::select(&p, &device).unwrap();
+            assert_eq!(plan.blocks, 65535, "{width}: {plan}");
+        }
     }
 
     #[test]
@@ -357,7 +362,9 @@ mod tests {
         let p = problem(Op::Softmax, DType::F32, 3, 100);
         let refused = with_tier(Tier::Block, || Plan::select(&p, &DeviceLimits::H200));
         let message = refused.unwrap_err().to_string();
-        assert!(message.contains("softmax") && message.contains("block") && message.contains("100"));
+        assert!(
+            message.contains("softmax") && message.contains("block") && message.contains("100")
+        );
         assert!(Plan::select(&p, &DeviceLimits::H200).is_ok());
     }
 }

@@ -62,8 +62,7 @@ struct RmsNormBody {
             }
         }
         const A mean = divide(squares, static_cast<A>(axis_size));
-        const A root = square_root(mean + static_cast<A>(eps) * scale * scale);
-        const A inverse = divide(A(1), root);
+        const A inverse = inverse_square_root(mean + static_cast<A>(eps) * scale * scale);
         OutputRow<T> out(row, axis_size, y);
         SideInput<T> weights(weight);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
@@ -134,8 +133,7 @@ struct LayerNormBody {
         // The corrected sum of squares cannot be negative, but its rounding can.
         const A spread = fused(-m.correction * m.correction, width, m.squares);
         const A variance = divide(spread > A(0) || is_nan(spread) ? spread : A(0), width);
-        const A root = square_root(variance + static_cast<A>(eps) * scale * scale);
-        const A inverse = divide(A(1), root);
+        const A inverse = inverse_square_root(variance + static_cast<A>(eps) * scale * scale);
         OutputRow<T> out(row, axis_size, y);
         SideInput<T> weights(weight), biases(bias);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
@@ -144,7 +142,7 @@ struct LayerNormBody {
             emit(
                 tile, out,
                 [&](int i, A w, A b) {
-                    const A centred = (values[i] * scale - m.mean) - m.correction;
+                    const A centred = fused(values[i], scale, -m.mean) - m.correction;
                     return fused(centred * inverse, w, b);
                 },
                 weights, biases);
@@ -175,7 +173,14 @@ private:
             in.load(tile, values);
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                values[i] = tile.has(i) ? values[i] * scale - mean : A(0);
+                values[i] = fused(values[i], scale, -mean);
+            }
+            // The padding has no residual.
+            if (!tile.is_full()) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    values[i] = tile.has(i) ? values[i] : A(0);
+                }
             }
             fold.accumulate(values, tile);
         });

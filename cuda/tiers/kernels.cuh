@@ -18,9 +18,15 @@ struct Geometry {
     int stage_offset;
 };
 
+// What to tell the compiler of blocks a multiprocessor should hold. Left to itself (0) it fits f32
+// state into 64 registers a thread, which is what the occupancy of these kernels wants, but spills
+// f64 state to get there.
+template <class Body>
+constexpr int kMinBlocks = sizeof(typename Body::Element) == 8 ? 1 : 0;
+
 // Rows of one chunk: one warp a row, or several rows a warp where a few lanes hold a whole one.
 template <class Body, int V>
-__global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize)
+__global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize, kMinBlocks<Body>)
     warp_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentWarp, Body::kStateBytes>;
     const int warp = threadIdx.x / kWarpSize;
@@ -40,9 +46,9 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize)
     }
 }
 
-// Rows of as many chunks as the block has warps.
+// Rows of as many chunks as the block has warps; one row a block, so no more rows than blocks.
 template <class Body, int V>
-__global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize)
+__global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize, kMinBlocks<Body>)
     block_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentBlock, Body::kStateBytes>;
     __shared__ __align__(16) unsigned char slots[2 * RW_MAX_RESIDENT_WARPS * Body::kStateBytes];
@@ -51,17 +57,15 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize)
     ctx.lanes = kWarpSize;
     ctx.warp = threadIdx.x / kWarpSize;
     ctx.warps = blockDim.x / kWarpSize;
-    ctx.chunks = g.chunks;
+    ctx.chunks = ctx.warps;
     ctx.shared.base = slots;
     ctx.shared.slots = RW_MAX_RESIDENT_WARPS;
-    for (i64 row = blockIdx.x; row < g.rows; row += gridDim.x) {
-        body(Row{row, true}, g.width, ctx);
-    }
+    body(Row{static_cast<i64>(blockIdx.x), true}, g.width, ctx);
 }
 
 // Rows of any number of chunks.
 template <class Body, int V>
-__global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize)
+__global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, kMinBlocks<Body>)
     streaming_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kStreaming, Body::kStateBytes>;
     extern __shared__ __align__(16) unsigned char dynamic_shared[];

@@ -51,7 +51,7 @@ public:
     using TileT = Tile<kVectorElements<T>, V>;
 
     int lane;    // place among the lanes that share a chunk
-    int lanes;   // how many those are: 32 but for several rows a warp
+    int lanes;   // how many those are: 32 but for rows too short for so many
     int warp;    // place among the warps that share the row
     int warps;   // how many those are
     i64 chunks;  // of the row
@@ -59,9 +59,16 @@ public:
     int parity;  // which half of the slots the next fold uses
     int walks;   // walks of this row so far
 
-    // The chunk that a resident thread owns.
-    RW_DEVICE i64 own_chunk() const {
-        return O == Ownership::kResidentWarp ? 0 : warp;
+    // This thread's tile of a chunk of a row of `width` elements.
+    RW_DEVICE TileT tile(i64 chunk, i64 width) const {
+        return make_tile<TileT::kVectorWidth, TileT::kVectors>(
+            chunk, lane, O == Ownership::kResidentWarp ? lanes : kWarpSize, width);
+    }
+
+    // The tile that a resident thread owns. A resident row is far shorter than 2^31.
+    RW_DEVICE TileT own_tile(const Row& row, i64 axis_size) const {
+        const int width = row.exists ? static_cast<int>(axis_size) : 0;
+        return tile(O == Ownership::kResidentWarp ? 0 : warp, width);
     }
 
     template <class Op>
