@@ -9,9 +9,13 @@ pub const VECTOR_BYTES: usize = 16;
 /// Lanes of a warp.
 pub const WARP_LANES: usize = 32;
 
-/// Warps of a resident block at most. 512 threads leave 128 registers each, enough for 32 values
-/// in f32 and what surrounds them; more threads would spill.
-pub const MAX_RESIDENT_WARPS: usize = 16;
+/// Warps of a resident block at most, one chunk of the row each. Blocks of 16 warps left bf16
+/// softmax at 0.66 of copy speed at (16384, 16384) and layer norm at 0.53 (H200, 2026-11-29): one
+/// or two of them fill a multiprocessor, and all its warps wait at the same barrier.
+pub const MAX_RESIDENT_WARPS: usize = 8;
+
+/// Blocks of a cluster at most: what every sm_90 device allows without asking.
+pub const MAX_CLUSTER_BLOCKS: usize = 8;
 
 /// Warps of a block of the warp tier at most.
 pub const MAX_WARP_TIER_WARPS: usize = 8;
@@ -45,17 +49,17 @@ pub struct ChunkShape {
 /// else. A lane holds 32 elements where the row has enough of them (16 of f64): what a thread spends
 /// on indices and joins, some 130 instructions, is then spread over twice the elements that trial D
 /// had. Softmax of bf16 (32768, 4096) took 181 us at 16 elements a lane, 441 instructions a warp of
-/// them (H200, 2026-11-29). Rows longer than [`MAX_RESIDENT_WARPS`] such chunks are walked in chunks
-/// of twice the size by the half types, which halves their joins.
+/// them (H200, 2026-11-29). Rows of half types that a cluster could not hold that way have 64 elements
+/// a lane, so that it can hold them up to 131072.
 pub fn chunk_shape(width: usize, element_bytes: usize) -> ChunkShape {
-    let most_vectors = if element_bytes == 2 { 4 } else { 8 };
     let row_vectors = width.div_ceil(VECTOR_BYTES / element_bytes);
-    if row_vectors > most_vectors * WARP_LANES * MAX_RESIDENT_WARPS {
-        return ChunkShape {
-            lanes: WARP_LANES,
-            vectors: 8,
-        };
-    }
+    let usual_vectors = if element_bytes == 2 { 4 } else { 8 };
+    let cluster_vectors = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * MAX_CLUSTER_BLOCKS;
+    let most_vectors = if row_vectors > cluster_vectors {
+        8
+    } else {
+        usual_vectors
+    };
     let vectors = row_vectors.next_power_of_two().min(most_vectors);
     let lanes = row_vectors.div_ceil(vectors).next_power_of_two();
     ChunkShape {

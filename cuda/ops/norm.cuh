@@ -11,8 +11,7 @@ namespace rowwise {
 
 template <class A>
 RW_DEVICE bool squares_are_safe(A sum_of_squares) {
-    return (sum_of_squares <= Limits<A>::largest() && sum_of_squares >= Limits<A>::small_square()) ||
-           is_nan(sum_of_squares);
+    return sum_of_squares <= Limits<A>::largest() && sum_of_squares >= Limits<A>::small_square();
 }
 
 // A power of two that brings the row's largest magnitude near 1; 1 where no power does (a row of
@@ -43,6 +42,7 @@ struct RmsNormBody {
     using Element = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(SumOfSquares<A>);
+    static constexpr int kBlocksAtOnce = 3;
 
     InputRows<T> x;
     T* y;
@@ -104,6 +104,7 @@ struct LayerNormBody {
     using A = accum_t<T>;
     using Residuals = Pair<Sum<A>, SumOfSquares<A>>;
     static constexpr int kStateBytes = sizeof(Residuals);
+    static constexpr int kBlocksAtOnce = 3;
 
     InputRows<T> x;
     T* y;

@@ -18,6 +18,7 @@ struct SoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
+    static constexpr int kBlocksAtOnce = 4;
 
     InputRows<T> x;
     T* y;
@@ -63,6 +64,7 @@ struct LogSoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
+    static constexpr int kBlocksAtOnce = 4;
 
     InputRows<T> x;
     T* y;

@@ -140,11 +140,13 @@ fn abi_plan(plan: &Plan) -> sys::rw_plan {
         ownership: match (plan.tier, plan.residency) {
             (Tier::Warp, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_WARP,
             (Tier::Block, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_BLOCK,
+            (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
             _ => sys::rw_ownership::RW_STREAMING,
         },
         vectors: plan.vectors as i32,
         lanes: plan.lanes as i32,
         threads: plan.threads as i32,
+        cluster: plan.cluster as i32,
         blocks: plan.blocks as i32,
         slots: plan.slots as i32,
         stage_offset: plan.stage_offset.map_or(-1, |offset| offset as i32),

@@ -17,6 +17,7 @@ use candle_core::{CudaStorage, DType, Result};
 
 use crate::plan::{DeviceLimits, Plan};
 use crate::problem::Problem;
+use crate::tuning::MAX_CLUSTER_BLOCKS;
 
 /// Runs a problem into a new output.
 pub(crate) fn run(
@@ -141,5 +142,9 @@ fn device_limits(stream: &CudaStream) -> Result<DeviceLimits> {
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         )? as usize,
         max_blocks: ask(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)? as usize,
+        max_cluster: match ask(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? {
+            0 => 1,
+            _ => MAX_CLUSTER_BLOCKS,
+        },
     })
 }

@@ -11,20 +11,28 @@
 
 namespace rowwise {
 
-// A state's copy in another lane. States of any size travel as 32-bit words; one that is not a
-// multiple of a word is padded.
+// A state as the 32-bit words it travels in; one that is not a multiple of a word is padded.
+template <class State>
+struct Words {
+    static constexpr int kCount = (static_cast<int>(sizeof(State)) + 3) / 4;
+    u32 word[kCount];
+
+    RW_DEVICE explicit Words(const State& state) {
+        word[kCount - 1] = 0;
+        __builtin_memcpy(word, &state, sizeof(State));
+    }
+};
+
+// A state's copy in another lane.
 template <class State>
 RW_DEVICE State shuffle_state_xor(const State& state, int lane_mask) {
-    constexpr int kWords = (static_cast<int>(sizeof(State)) + 3) / 4;
-    u32 words[kWords];
-    words[kWords - 1] = 0;
-    __builtin_memcpy(words, &state, sizeof(State));
+    Words<State> words(state);
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-        words[i] = shuffle_xor(words[i], lane_mask);
+    for (int i = 0; i < Words<State>::kCount; ++i) {
+        words.word[i] = shuffle_xor(words.word[i], lane_mask);
     }
     State other;
-    __builtin_memcpy(&other, words, sizeof(State));
+    __builtin_memcpy(&other, words.word, sizeof(State));
     return other;
 }
 
@@ -94,7 +102,7 @@ RW_DEVICE Op join_slots(const Op* slots, int count) {
 }
 
 // Warps of a block that share a row without streaming, at most.
-constexpr int kMaxResidentWarps = 16;
+constexpr int kMaxResidentWarps = 8;
 
 // Combines over the warps of a block. `slots` is shared memory for one state a warp; it may be
 // written again once every thread has passed another barrier of the block.

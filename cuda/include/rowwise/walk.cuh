@@ -133,7 +133,7 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
             }
             if (ctx.chunks > kWindowChunks) {
                 detail::push_window(ctx, window, detail::join_window<Op>(ctx, count));
-                ctx.parity ^= 1;
+                ctx.folds += 1;
             }
         }
     }
@@ -148,6 +148,10 @@ RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
         state = state.join_parallel(WarpReducer{ctx.lanes});
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentBlock) {
         state = BlockReducer{ctx.template slots<Op>(), ctx.warps}.generic(state);
+    } else if constexpr (Ctx::kOwnership == Ownership::kResidentCluster) {
+        state = ClusterReducer<Ctx::kStateBytes>{ctx.cluster, static_cast<int>(ctx.chunks), ctx.warp,
+                                                 ctx.folds}
+                    .generic(state);
     } else if (ctx.chunks <= kWindowChunks) {
         state = detail::join_window<Op>(ctx, static_cast<int>(ctx.chunks));
     } else {
@@ -155,7 +159,7 @@ RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
     }
     // The next fold writes the other half of the slots: a thread that is late in reading this one
     // is waited for by that fold's own barrier before this half is written again.
-    ctx.parity ^= 1;
+    ctx.folds += 1;
 }
 
 // Runs `emit` exactly once per row.
