@@ -16,7 +16,9 @@ extern "C" {
 /* Shared with src/tuning.rs; src/cuda/sys.rs checks that its values are these. */
 
 /* Warps that a resident block may have: one chunk of the row each. */
-#define RW_MAX_RESIDENT_WARPS 16
+#define RW_MAX_RESIDENT_WARPS 8
+/* Blocks that a cluster may have. */
+#define RW_MAX_CLUSTER_BLOCKS 8
 /* Warps of a block of the warp tier. */
 #define RW_MAX_WARP_TIER_WARPS 8
 /* Warps that a streaming block may have. */
@@ -37,7 +39,8 @@ typedef enum rw_norm_kind { RW_RMS_NORM = 0, RW_LAYER_NORM = 1 } rw_norm_kind;
 typedef enum rw_ownership {
     RW_RESIDENT_WARP = 0,
     RW_RESIDENT_BLOCK = 1,
-    RW_STREAMING = 2
+    RW_RESIDENT_CLUSTER = 2,
+    RW_STREAMING = 3
 } rw_ownership;
 
 /* Statuses. Negative: refused here. Positive: a cudaError_t. */
@@ -49,9 +52,10 @@ typedef enum rw_ownership {
 typedef struct rw_plan {
     rw_ownership ownership;
     int32_t vectors;      /* 16-byte vectors a lane holds of a chunk */
-    int32_t lanes;        /* lanes that share a row: 32 but for several rows a warp */
+    int32_t lanes;        /* lanes that share a chunk: 32 but for short rows */
     int32_t threads;      /* of a block */
-    int32_t blocks;       /* of the grid; rows beyond are walked by the same blocks */
+    int32_t cluster;      /* blocks that share a row: 1 but on the cluster tier */
+    int32_t blocks;       /* of the grid; but for resident blocks, they go round the rows */
     int32_t slots;        /* chunk states kept in shared memory */
     int32_t stage_offset; /* where a staged row begins in shared memory; -1: not staged */
     int32_t shared_bytes; /* dynamic shared memory of a block */

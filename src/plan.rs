@@ -9,8 +9,8 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::tuning::{
-    chunk_vectors, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS, STATE_BYTES, STREAMING_EXTRA_STATES,
-    VECTOR_BYTES, WARP_LANES, WARP_TIER_WARPS, WINDOW_CHUNKS,
+    chunk_shape, ChunkShape, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS,
+    STATE_BYTES, STREAMING_EXTRA_STATES, VECTOR_BYTES, WARP_LANES, WARP_TIER_WARPS, WINDOW_CHUNKS,
 };
 
 /// What the planner needs to know of a GPU.
@@ -20,6 +20,8 @@ pub struct DeviceLimits {
     pub shared_bytes_per_block: usize,
     /// Blocks of the first grid dimension.
     pub max_blocks: usize,
+    /// Blocks of a cluster; 1 where there are no clusters (before sm_90).
+    pub max_cluster: usize,
 }
 
 impl DeviceLimits {
@@ -27,6 +29,7 @@ impl DeviceLimits {
     pub const H200: DeviceLimits = DeviceLimits {
         shared_bytes_per_block: 227 * 1024,
         max_blocks: i32::MAX as usize,
+        max_cluster: MAX_CLUSTER_BLOCKS,
     };
 }
 
@@ -38,17 +41,20 @@ pub enum Tier {
     Warp,
     /// One block.
     Block,
+    /// The blocks of a cluster (sm_90 and up).
+    Cluster,
 }
 
 impl Tier {
     /// Every tier.
-    pub const ALL: [Tier; 2] = [Tier::Warp, Tier::Block];
+    pub const ALL: [Tier; 3] = [Tier::Warp, Tier::Block, Tier::Cluster];
 
     /// The name that errors and plans show.
     pub const fn name(&self) -> &'static str {
         match self {
             Tier::Warp => "warp",
             Tier::Block => "block",
+            Tier::Cluster => "cluster",
         }
     }
 }
@@ -75,10 +81,12 @@ pub struct Plan {
     pub vectors: usize,
     /// Chunks of a row.
     pub chunks: usize,
-    /// Lanes that share a row on the warp tier: fewer than 32 where several rows share a warp.
+    /// Lanes that share a chunk: fewer than 32 where several short rows share a warp.
     pub lanes: usize,
     /// Threads of a block.
     pub threads: usize,
+    /// Blocks that share a row: 1 but on the cluster tier.
+    pub cluster: usize,
     /// Blocks of the grid; where there are more rows than they hold, they go round.
     pub blocks: usize,
     /// Chunk states kept in shared memory by a block that streams.
@@ -98,85 +106,119 @@ impl Plan {
     /// problem.
     pub fn select(problem: &Problem, device: &DeviceLimits) -> Result<Plan> {
         let cut = Cut::of(problem);
-        match FORCED.get() {
-            None if cut.chunks == 1 => Ok(cut.warp_plan(problem, device)),
-            None => Ok(cut.block_plan(device, problem)),
-            Some(Tier::Warp) if cut.chunks == 1 => Ok(cut.warp_plan(problem, device)),
-            Some(Tier::Warp) => Ok(cut.streaming_plan(Tier::Warp, 1, device, problem)),
-            Some(Tier::Block) if cut.chunks == 1 => Err(Error::TierRefused {
+        let refuse = |tier: Tier, reason: String| {
+            Err(Error::TierRefused {
                 op: problem.op.name(),
-                tier: Tier::Block.name(),
+                tier: tier.name(),
                 rows: problem.rows,
                 width: problem.width,
                 dtype: problem.dtype,
-                reason: format!(
-                    "the row is one chunk of {} elements, and a block needs two or more to share",
+                reason,
+            })
+        };
+        let tier = FORCED.get();
+        match tier {
+            Some(Tier::Warp) if cut.chunks > 1 => {
+                Ok(cut.streaming_plan(Tier::Warp, 1, device, problem))
+            }
+            None | Some(Tier::Warp) if cut.chunks == 1 => Ok(cut.warp_plan(problem, device)),
+            Some(tier) if cut.chunks == 1 => refuse(
+                tier,
+                format!(
+                    "the row is one chunk of {} elements, and there is nothing to share",
                     cut.chunk_elements
                 ),
-            }),
-            Some(Tier::Block) => Ok(cut.block_plan(device, problem)),
+            ),
+            Some(Tier::Cluster) => match cut.cluster_blocks(device) {
+                Some(blocks) if problem.rows <= device.max_blocks / blocks => {
+                    Ok(cut.resident_plan(Tier::Cluster, blocks, problem))
+                }
+                _ => refuse(
+                    Tier::Cluster,
+                    format!(
+                        "it takes clusters of up to {} blocks of {MAX_RESIDENT_WARPS} chunks and a grid of {} blocks, and the row has {} chunks",
+                        device.max_cluster, device.max_blocks, cut.chunks
+                    ),
+                ),
+            },
+            _ => Ok(cut.shared_plan(tier, device, problem)),
         }
     }
 }
 
 /// How the canonical fold cuts a row.
 struct Cut {
-    vectors: usize,
+    shape: ChunkShape,
     chunk_elements: usize,
     chunks: usize,
-    /// 16-byte vectors of the whole row.
-    row_vectors: usize,
 }
 
 impl Cut {
     fn of(problem: &Problem) -> Self {
         let element_bytes = problem.dtype.size_in_bytes();
-        let vector_elements = VECTOR_BYTES / element_bytes;
-        let vectors = chunk_vectors(problem.width, element_bytes);
-        let chunk_elements = WARP_LANES * vectors * vector_elements;
+        let shape = chunk_shape(problem.width, element_bytes);
+        let chunk_elements = shape.lanes * shape.vectors * VECTOR_BYTES / element_bytes;
         Cut {
-            vectors,
+            shape,
             chunk_elements,
             chunks: problem.width.div_ceil(chunk_elements),
-            row_vectors: problem.width.div_ceil(vector_elements),
         }
     }
 
     fn warp_plan(&self, problem: &Problem, device: &DeviceLimits) -> Plan {
-        let lanes = match self.vectors {
-            1 => self.row_vectors.next_power_of_two().min(WARP_LANES),
-            _ => WARP_LANES,
-        };
-        let rows_per_block = WARP_TIER_WARPS * WARP_LANES / lanes;
+        let rows_per_block = WARP_TIER_WARPS * WARP_LANES / self.shape.lanes;
         Plan {
             tier: Tier::Warp,
             residency: Residency::Registers,
-            vectors: self.vectors,
+            vectors: self.shape.vectors,
             chunks: 1,
-            lanes,
+            lanes: self.shape.lanes,
             threads: WARP_TIER_WARPS * WARP_LANES,
-            blocks: problem
-                .rows
-                .div_ceil(rows_per_block)
-                .min(device.max_blocks),
+            cluster: 1,
+            blocks: problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
             slots: 0,
             stage_offset: None,
             shared_bytes: 0,
         }
     }
 
-    fn block_plan(&self, device: &DeviceLimits, problem: &Problem) -> Plan {
-        if self.chunks > MAX_RESIDENT_WARPS {
-            return self.streaming_plan(Tier::Block, MAX_STREAMING_WARPS, device, problem);
+    /// Blocks of a cluster that hold the row, at least 2; `None` where the device allows no such
+    /// cluster.
+    fn cluster_blocks(&self, device: &DeviceLimits) -> Option<usize> {
+        let blocks = self
+            .chunks
+            .div_ceil(MAX_RESIDENT_WARPS)
+            .next_power_of_two()
+            .max(2);
+        (blocks <= device.max_cluster.min(MAX_CLUSTER_BLOCKS)).then_some(blocks)
+    }
+
+    /// A plan for a row of several chunks: one block where it holds them, else a cluster, else a
+    /// block that streams. With the block tier forced, no cluster.
+    fn shared_plan(&self, forced: Option<Tier>, device: &DeviceLimits, problem: &Problem) -> Plan {
+        // Resident blocks have one row and are done.
+        let room = |blocks: usize| problem.rows <= device.max_blocks / blocks;
+        if self.chunks <= MAX_RESIDENT_WARPS && room(1) {
+            return self.resident_plan(Tier::Block, 1, problem);
         }
+        match self.cluster_blocks(device) {
+            Some(blocks) if forced.is_none() && room(blocks) => {
+                self.resident_plan(Tier::Cluster, blocks, problem)
+            }
+            _ => self.streaming_plan(Tier::Block, MAX_STREAMING_WARPS, device, problem),
+        }
+    }
+
+    fn resident_plan(&self, tier: Tier, cluster: usize, problem: &Problem) -> Plan {
         Plan {
-            tier: Tier::Block,
+            tier,
             residency: Residency::Registers,
-            vectors: self.vectors,
+            vectors: self.shape.vectors,
             chunks: self.chunks,
             lanes: WARP_LANES,
-            threads: self.chunks * WARP_LANES,
-            blocks: problem.rows.min(device.max_blocks),
+            threads: self.chunks.div_ceil(cluster) * WARP_LANES,
+            cluster,
+            blocks: problem.rows * cluster,
             slots: 0,
             stage_offset: None,
             shared_bytes: 0,
@@ -201,10 +243,11 @@ impl Cut {
             } else {
                 Residency::Reread
             },
-            vectors: self.vectors,
+            vectors: self.shape.vectors,
             chunks: self.chunks,
             lanes: WARP_LANES,
             threads: warps * WARP_LANES,
+            cluster: 1,
             blocks: problem.rows.min(device.max_blocks),
             slots,
             stage_offset: fits.then_some(fixed),
@@ -222,11 +265,12 @@ impl fmt::Display for Plan {
         };
         write!(
             f,
-            "{} tier: {} chunk(s) of {} vector(s) a lane, {} lanes a row, row held in {held}; {} blocks of {} threads, {} bytes of shared memory",
+            "{} tier: {} chunk(s) of {} lanes of {} vector(s), row held in {held} by {} block(s); {} blocks of {} threads, {} bytes of shared memory",
             self.tier.name(),
             self.chunks,
-            self.vectors,
             self.lanes,
+            self.vectors,
+            self.cluster,
             self.blocks,
             self.threads,
             self.shared_bytes,
@@ -265,8 +309,8 @@ mod tests {
     }
 
     const WIDTHS: [usize; 24] = [
-        1, 2, 7, 8, 9, 31, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048, 2049, 4096, 4097, 16384,
-        16385, 70000, 1_000_003, 16_777_216,
+        1, 2, 7, 8, 9, 31, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048, 2049, 4096, 4097,
+        16384, 16385, 70000, 1_000_003, 16_777_216,
     ];
 
     #[test]
@@ -275,7 +319,7 @@ mod tests {
             for width in WIDTHS {
                 let p = problem(Op::Softmax, dtype, 3, width);
                 let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
-                let chunk = WARP_LANES * plan.vectors * VECTOR_BYTES / dtype.size_in_bytes();
+                let chunk = plan.lanes * plan.vectors * VECTOR_BYTES / dtype.size_in_bytes();
                 assert!(plan.chunks * chunk >= width, "{width}: {plan}");
                 assert!((plan.chunks - 1) * chunk < width, "{width}: {plan}");
             }
@@ -294,37 +338,61 @@ mod tests {
                 }
             }
             let first = (cuts[0].vectors, cuts[0].chunks);
-            assert!(cuts.iter().all(|c| (c.vectors, c.chunks) == first), "{width}");
+            assert!(
+                cuts.iter().all(|c| (c.vectors, c.chunks) == first),
+                "{width}"
+            );
         }
     }
 
     #[test]
     fn every_tier_and_residency_is_reached() {
-        let reached: Vec<_> = [16, 256, 1024, 70000, 16_777_216]
+        let reached: Vec<_> = [16, 1024, 4096, 16384, 131_072, 140_000, 16_777_216]
             .into_iter()
             .map(|width| {
                 let p = problem(Op::Softmax, DType::BF16, 64, width);
                 let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
-                (plan.tier, plan.residency)
+                (plan.tier, plan.residency, plan.cluster)
             })
             .collect();
+        let f32_staged = problem(Op::Softmax, DType::F32, 64, 30_000);
+        let no_clusters = DeviceLimits {
+            max_cluster: 1,
+            ..DeviceLimits::H200
+        };
+        let staged = Plan::select(&f32_staged, &no_clusters).unwrap();
+        assert_eq!(
+            (staged.tier, staged.residency),
+            (Tier::Block, Residency::SharedMemory)
+        );
         assert_eq!(
             reached,
             [
-                (Tier::Warp, Residency::Registers),
-                (Tier::Warp, Residency::Registers),
-                (Tier::Block, Residency::Registers),
-                (Tier::Block, Residency::SharedMemory),
-                (Tier::Block, Residency::Reread),
+                (Tier::Warp, Residency::Registers, 1),
+                (Tier::Warp, Residency::Registers, 1),
+                (Tier::Block, Residency::Registers, 1),
+                (Tier::Cluster, Residency::Registers, 2),
+                (Tier::Cluster, Residency::Registers, 8),
+                (Tier::Block, Residency::Reread, 1),
+                (Tier::Block, Residency::Reread, 1),
             ]
         );
     }
 
     #[test]
     fn short_rows_share_a_warp() {
-        let p = problem(Op::Sum, DType::BF16, 1000, 9);
-        let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
-        assert_eq!((plan.lanes, plan.blocks), (2, 1000usize.div_ceil(8 * 16)));
+        for (width, lanes, vectors) in [
+            (9, 1, 2),
+            (32, 1, 4),
+            (100, 4, 4),
+            (256, 8, 4),
+            (1024, 32, 4),
+        ] {
+            let p = problem(Op::Sum, DType::BF16, 1000, width);
+            let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
+            assert_eq!((plan.lanes, plan.vectors), (lanes, vectors), "{width}");
+            assert_eq!(plan.blocks, 1000usize.div_ceil(8 * 32 / lanes), "{width}");
+        }
     }
 
     #[test]
@@ -333,20 +401,27 @@ mod tests {
             max_blocks: 65535,
             ..DeviceLimits::H200
         };
-        let plan = Plan::select(&problem(Op::Max, DType::F32, 1 << 30, 4096), &device).unwrap();
-        assert_eq!(plan.blocks, 65535);
+        for width in [16, 4096] {
+            let p = problem(Op::Max, DType::F32, 1 << 30, width);
+            let plan = Plan::select(&p, &device).unwrap();
+            assert_eq!(plan.blocks, 65535, "{width}: {plan}");
+        }
     }
 
     #[test]
     fn a_smaller_shared_memory_makes_the_row_be_read_again() {
         let p = problem(Op::RmsNorm { eps: 1e-6 }, DType::F32, 8, 30000);
-        let small = DeviceLimits {
-            shared_bytes_per_block: 48 * 1024,
+        let large = DeviceLimits {
+            max_cluster: 1,
             ..DeviceLimits::H200
         };
-        let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
+        let small = DeviceLimits {
+            shared_bytes_per_block: 48 * 1024,
+            ..large
+        };
+        let plan = Plan::select(&p, &large).unwrap();
         assert_eq!(plan.residency, Residency::SharedMemory);
-        assert!(plan.shared_bytes <= DeviceLimits::H200.shared_bytes_per_block);
+        assert!(plan.shared_bytes <= large.shared_bytes_per_block);
         let plan = Plan::select(&p, &small).unwrap();
         assert_eq!(plan.residency, Residency::Reread);
         assert!(plan.shared_bytes <= small.shared_bytes_per_block);
@@ -357,7 +432,9 @@ mod tests {
         let p = problem(Op::Softmax, DType::F32, 3, 100);
         let refused = with_tier(Tier::Block, || Plan::select(&p, &DeviceLimits::H200));
         let message = refused.unwrap_err().to_string();
-        assert!(message.contains("softmax") && message.contains("block") && message.contains("100"));
+        assert!(
+            message.contains("softmax") && message.contains("block") && message.contains("100")
+        );
         assert!(Plan::select(&p, &DeviceLimits::H200).is_ok());
     }
 }

@@ -122,7 +122,7 @@ pub struct Rows {
 
 impl Rows {
     /// The row view of a layout's last axis, or `None` where rows are not contiguous inside or
-    /// have more than [`MAX_OUTER_DIMS`] independent outer strides.
+    /// have more than [`MAX_OUTER_DIMS`] independent outer strides (or several, and 2^32 rows).
     ///
     /// A layout of rank 0 is one row of one element, one of rank 1 is one row.
     pub fn of(layout: &Layout) -> Option<Self> {
@@ -145,7 +145,9 @@ impl Rows {
                 _ => merged.push((size, stride)),
             }
         }
-        if merged.len() > MAX_OUTER_DIMS {
+        // Kernels find a row among several outer dims by 32-bit division.
+        let rows: usize = merged.iter().map(|(size, _)| size).product();
+        if merged.len() > MAX_OUTER_DIMS || (merged.len() > 1 && rows > u32::MAX as usize) {
             return None;
         }
         let mut view = Rows {

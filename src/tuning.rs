@@ -9,9 +9,13 @@ pub const VECTOR_BYTES: usize = 16;
 /// Lanes of a warp.
 pub const WARP_LANES: usize = 32;
 
-/// Warps of a resident block at most. 512 threads leave 128 registers each, enough for 32 values
-/// in f32 and what surrounds them; more threads would spill.
-pub const MAX_RESIDENT_WARPS: usize = 16;
+/// Warps of a resident block at most, one chunk of the row each. Blocks of 16 warps left bf16
+/// softmax at 0.66 of copy speed at (16384, 16384) and layer norm at 0.53 (H200, 2026-11-29): one
+/// or two of them fill a multiprocessor, and all its warps wait at the same barrier.
+pub const MAX_RESIDENT_WARPS: usize = 8;
+
+/// Blocks of a cluster at most: what every sm_90 device allows without asking.
+pub const MAX_CLUSTER_BLOCKS: usize = 8;
 
 /// Warps of a block of the warp tier at most.
 pub const MAX_WARP_TIER_WARPS: usize = 8;
@@ -29,22 +33,39 @@ pub const STATE_BYTES: usize = 16;
 /// States beside the slots in a streaming block: two sets of 32 group states, 40 window levels.
 pub const STREAMING_EXTRA_STATES: usize = 2 * 32 + 40;
 
-/// How many 16-byte vectors of a chunk a lane holds, which is how a row is cut: a chunk is
-/// `32 * vectors * (16 / element_bytes)` elements, and one warp folds it.
+/// How the canonical fold cuts a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkShape {
+    /// Lanes that share a chunk: 32, or fewer (a power of two) where the row is one short chunk.
+    pub lanes: usize,
+    /// 16-byte vectors that each lane holds of a chunk.
+    pub vectors: usize,
+}
+
+/// How a row is cut: into chunks of `lanes * vectors` 16-byte vectors, each folded by the lanes of
+/// one warp.
 ///
 /// This is the canonical fold, so it may depend on the width and the element size and on nothing
-/// else. The steps follow trial D (bf16 softmax, fraction of copy speed): 16 elements a thread reach
-/// 1.03 at N = 1024 and 0.99 at 4096, 32 reach 1.01 at 16384, 64 reach 0.99 at 32768. Wider
-/// elements take the same number of elements a thread up to 32: beyond that f32 rows would not fit
-/// beside their weights in 128 registers (layer norm spilled 1.5 KiB at 64).
-pub fn chunk_vectors(width: usize, element_bytes: usize) -> usize {
-    let steps: &[(usize, usize)] = match element_bytes {
-        2 => &[(256, 1), (4096, 2), (16384, 4), (usize::MAX, 8)],
-        4 => &[(128, 1), (256, 2), (4096, 4), (usize::MAX, 8)],
-        _ => &[(64, 1), (2048, 4), (usize::MAX, 8)],
+/// else. A lane holds 32 elements where the row has enough of them (16 of f64): what a thread spends
+/// on indices and joins, some 130 instructions, is then spread over twice the elements that trial D
+/// had. Softmax of bf16 (32768, 4096) took 181 us at 16 elements a lane, 441 instructions a warp of
+/// them (H200, 2026-11-29). Rows of half types that a cluster could not hold that way have 64 elements
+/// a lane, so that it can hold them up to 131072.
+pub fn chunk_shape(width: usize, element_bytes: usize) -> ChunkShape {
+    let row_vectors = width.div_ceil(VECTOR_BYTES / element_bytes);
+    let usual_vectors = if element_bytes == 2 { 4 } else { 8 };
+    let cluster_vectors = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * MAX_CLUSTER_BLOCKS;
+    let most_vectors = if row_vectors > cluster_vectors {
+        8
+    } else {
+        usual_vectors
     };
-    let step = steps.iter().find(|(limit, _)| width <= *limit);
-    step.map_or(8, |(_, vectors)| *vectors)
+    let vectors = row_vectors.next_power_of_two().min(most_vectors);
+    let lanes = row_vectors.div_ceil(vectors).next_power_of_two();
+    ChunkShape {
+        lanes: lanes.min(WARP_LANES),
+        vectors,
+    }
 }
 
 /// Warps of a warp-tier block: as many as the tier allows, since rows are short and each warp has

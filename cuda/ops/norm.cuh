@@ -11,8 +11,7 @@ namespace rowwise {
 
 template <class A>
 RW_DEVICE bool squares_are_safe(A sum_of_squares) {
-    return (sum_of_squares <= Limits<A>::largest() && sum_of_squares >= Limits<A>::small_square()) ||
-           is_nan(sum_of_squares);
+    return sum_of_squares <= Limits<A>::largest() && sum_of_squares >= Limits<A>::small_square();
 }
 
 // A power of two that brings the row's largest magnitude near 1; 1 where no power does (a row of
@@ -43,6 +42,7 @@ struct RmsNormBody {
     using Element = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(SumOfSquares<A>);
+    static constexpr int kBlocksAtOnce = 3;
 
     InputRows<T> x;
     T* y;
@@ -62,8 +62,7 @@ struct RmsNormBody {
             }
         }
         const A mean = divide(squares, static_cast<A>(axis_size));
-        const A root = square_root(mean + static_cast<A>(eps) * scale * scale);
-        const A inverse = divide(A(1), root);
+        const A inverse = inverse_square_root(mean + static_cast<A>(eps) * scale * scale);
         OutputRow<T> out(row, axis_size, y);
         SideInput<T> weights(weight);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
@@ -105,6 +104,7 @@ struct LayerNormBody {
     using A = accum_t<T>;
     using Residuals = Pair<Sum<A>, SumOfSquares<A>>;
     static constexpr int kStateBytes = sizeof(Residuals);
+    static constexpr int kBlocksAtOnce = 3;
 
     InputRows<T> x;
     T* y;
@@ -134,8 +134,7 @@ struct LayerNormBody {
         // The corrected sum of squares cannot be negative, but its rounding can.
         const A spread = fused(-m.correction * m.correction, width, m.squares);
         const A variance = divide(spread > A(0) || is_nan(spread) ? spread : A(0), width);
-        const A root = square_root(variance + static_cast<A>(eps) * scale * scale);
-        const A inverse = divide(A(1), root);
+        const A inverse = inverse_square_root(variance + static_cast<A>(eps) * scale * scale);
         OutputRow<T> out(row, axis_size, y);
         SideInput<T> weights(weight), biases(bias);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
@@ -144,7 +143,7 @@ struct LayerNormBody {
             emit(
                 tile, out,
                 [&](int i, A w, A b) {
-                    const A centred = (values[i] * scale - m.mean) - m.correction;
+                    const A centred = fused(values[i], scale, -m.mean) - m.correction;
                     return fused(centred * inverse, w, b);
                 },
                 weights, biases);
@@ -175,7 +174,14 @@ private:
             in.load(tile, values);
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                values[i] = tile.has(i) ? values[i] * scale - mean : A(0);
+                values[i] = fused(values[i], scale, -mean);
+            }
+            // The padding has no residual.
+            if (!tile.is_full()) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    values[i] = tile.has(i) ? values[i] : A(0);
+                }
             }
             fold.accumulate(values, tile);
         });

@@ -53,6 +53,7 @@ struct ReduceBody {
     using State = typename Kind::State;
     using Output = typename Kind::template Output<T>;
     static constexpr int kStateBytes = sizeof(State);
+    static constexpr int kBlocksAtOnce = 4;
 
     InputRows<T> x;
     Output* y;

@@ -18,6 +18,7 @@ struct SoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
+    static constexpr int kBlocksAtOnce = 4;
 
     InputRows<T> x;
     T* y;
@@ -46,7 +47,7 @@ struct SoftmaxBody {
         });
         pjoin(total, ctx);
         const A shift = finite_shift(total.maximum[0]);
-        const A inverse = divide(A(1), total.sum[0]);
+        const A inverse = reciprocal(total.sum[0]);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             const Exponentials<N>& e = exponentials(tile);
             const A scale = exp_nonpositive(e.state.maximum[0] - shift) * inverse;
@@ -63,6 +64,7 @@ struct LogSoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
+    static constexpr int kBlocksAtOnce = 4;
 
     InputRows<T> x;
     T* y;

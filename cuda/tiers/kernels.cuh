@@ -18,9 +18,21 @@ struct Geometry {
     int stage_offset;
 };
 
+// Resident blocks of 256 threads that a multiprocessor should hold at once, which bounds the
+// registers of a thread: 4 leave 64 each, 3 leave 80, 2 leave 128. A body says how many it wants for
+// 32 values of a half type beside its other state; wider tiles and elements need more room, and have
+// more bytes in flight to make up for it.
+template <class Body, int V>
+constexpr int blocks_at_once(int wanted) {
+    constexpr int kElementBytes = sizeof(typename Body::Element);
+    constexpr int kValues = V * kVectorElements<typename Body::Element>;
+    return kElementBytes == 8 || kValues > 32 ? 2 : max_of(2, kElementBytes == 4 ? wanted - 1 : wanted);
+}
+
 // Rows of one chunk: one warp a row, or several rows a warp where a few lanes hold a whole one.
 template <class Body, int V>
-__global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize)
+__global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
+                                  blocks_at_once<Body, V>(Body::kBlocksAtOnce - 1))
     warp_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentWarp, Body::kStateBytes>;
     const int warp = threadIdx.x / kWarpSize;
@@ -40,9 +52,10 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize)
     }
 }
 
-// Rows of as many chunks as the block has warps.
+// Rows of as many chunks as the block has warps; one row a block, so no more rows than blocks.
 template <class Body, int V>
-__global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize)
+__global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
+                                  blocks_at_once<Body, V>(Body::kBlocksAtOnce))
     block_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentBlock, Body::kStateBytes>;
     __shared__ __align__(16) unsigned char slots[2 * RW_MAX_RESIDENT_WARPS * Body::kStateBytes];
@@ -51,17 +64,35 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize)
     ctx.lanes = kWarpSize;
     ctx.warp = threadIdx.x / kWarpSize;
     ctx.warps = blockDim.x / kWarpSize;
-    ctx.chunks = g.chunks;
+    ctx.chunks = ctx.warps;
     ctx.shared.base = slots;
     ctx.shared.slots = RW_MAX_RESIDENT_WARPS;
-    for (i64 row = blockIdx.x; row < g.rows; row += gridDim.x) {
-        body(Row{row, true}, g.width, ctx);
-    }
+    body(Row{static_cast<i64>(blockIdx.x), true}, g.width, ctx);
+}
+
+// Rows of as many chunks as the blocks of a cluster have warps, or a few less; one row a cluster.
+template <class Body, int V>
+__global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
+                                  blocks_at_once<Body, V>(Body::kBlocksAtOnce))
+    cluster_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
+#if __CUDA_ARCH__ >= 900
+    using Ctx = Context<typename Body::Element, V, Ownership::kResidentCluster, Body::kStateBytes>;
+    __shared__ ClusterSlots<Body::kStateBytes> slots;
+    start_cluster(&slots);
+    Ctx ctx{};
+    ctx.lane = lane_id();
+    ctx.lanes = kWarpSize;
+    ctx.warps = blockDim.x / kWarpSize;
+    ctx.warp = cluster_rank() * ctx.warps + threadIdx.x / kWarpSize;
+    ctx.chunks = g.chunks;
+    ctx.cluster = &slots;
+    body(Row{static_cast<i64>(blockIdx.x / cluster_size()), true}, g.width, ctx);
+#endif
 }
 
 // Rows of any number of chunks.
 template <class Body, int V>
-__global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize)
+__global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, 1)
     streaming_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kStreaming, Body::kStateBytes>;
     extern __shared__ __align__(16) unsigned char dynamic_shared[];

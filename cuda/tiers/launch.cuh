@@ -8,7 +8,9 @@
 
 namespace rowwise {
 
-static_assert(kWindowChunks == RW_WINDOW_CHUNKS, "the headers and the ABI count windows alike");
+static_assert(kWindowChunks == RW_WINDOW_CHUNKS && kMaxResidentWarps == RW_MAX_RESIDENT_WARPS &&
+                  kMaxClusterBlocks == RW_MAX_CLUSTER_BLOCKS,
+              "the headers and the ABI count alike");
 
 template <int... Vs>
 struct VectorList {};
@@ -19,26 +21,20 @@ struct Vectors {
 };
 
 // Vectors a lane that each kernel is made for, by element size: those that
-// src/tuning.rs::chunk_vectors answers for rows of one chunk, of up to RW_MAX_RESIDENT_WARPS of
-// them, and of any number. A test walks the planner and asks for a kernel for each plan.
+// src/tuning.rs::chunk_shape answers for rows of one chunk, of as many as a block or a cluster
+// holds, and of any number. A test walks the planner and asks for a kernel for each plan.
 template <int ElementBytes>
-struct Made;
+struct Made {
+    using Warp = VectorList<1, 2, 4, 8>;
+    using Block = VectorList<8>;
+    using Cluster = VectorList<8>;
+    using Streaming = VectorList<8>;
+};
 template <>
 struct Made<2> {
-    using Warp = VectorList<1, 2>;
-    using Block = VectorList<2, 4>;
-    using Streaming = VectorList<2, 4, 8>;
-};
-template <>
-struct Made<4> {
     using Warp = VectorList<1, 2, 4>;
-    using Block = VectorList<4, 8>;
-    using Streaming = VectorList<4, 8>;
-};
-template <>
-struct Made<8> {
-    using Warp = VectorList<1, 4>;
-    using Block = VectorList<4, 8>;
+    using Block = VectorList<4>;
+    using Cluster = VectorList<4, 8>;
     using Streaming = VectorList<4, 8>;
 };
 
@@ -55,25 +51,28 @@ int with_vectors(VectorList<Vs...>, int vectors, F f) {
 template <class Body>
 bool plan_is_sound(const rw_plan& plan, i64 rows, i64 width) {
     const i64 chunk =
-        static_cast<i64>(kWarpSize) * kVectorElements<typename Body::Element> * plan.vectors;
+        static_cast<i64>(plan.lanes) * kVectorElements<typename Body::Element> * plan.vectors;
     const int warps = plan.threads / kWarpSize;
     if (rows <= 0 || width <= 0 || plan.blocks <= 0 || plan.threads % kWarpSize != 0 || warps <= 0 ||
+        plan.lanes <= 0 || plan.lanes > kWarpSize || kWarpSize % plan.lanes != 0 ||
         plan.chunks * chunk < width || (plan.chunks - 1) * chunk >= width) {
         return false;
     }
     switch (plan.ownership) {
         case RW_RESIDENT_WARP:
-            return plan.chunks == 1 && warps <= RW_MAX_WARP_TIER_WARPS && plan.lanes > 0 &&
-                   plan.lanes <= kWarpSize && kWarpSize % plan.lanes == 0 &&
-                   (plan.lanes == kWarpSize ||
-                    (plan.vectors == 1 &&
-                     static_cast<i64>(plan.lanes) * kVectorElements<typename Body::Element> >= width));
+            return plan.chunks == 1 && warps <= RW_MAX_WARP_TIER_WARPS;
         case RW_RESIDENT_BLOCK:
-            return plan.chunks == warps && warps <= RW_MAX_RESIDENT_WARPS;
+            return plan.chunks == warps && warps <= RW_MAX_RESIDENT_WARPS &&
+                   plan.lanes == kWarpSize && plan.blocks == rows;
+        case RW_RESIDENT_CLUSTER:
+            return plan.cluster > 1 && plan.cluster <= RW_MAX_CLUSTER_BLOCKS &&
+                   (plan.cluster & (plan.cluster - 1)) == 0 && warps <= RW_MAX_RESIDENT_WARPS &&
+                   plan.chunks <= plan.cluster * warps && plan.lanes == kWarpSize &&
+                   plan.blocks == rows * plan.cluster;
         case RW_STREAMING: {
             const int fixed = streaming_shared_bytes(plan.slots, Body::kStateBytes);
             const i64 staged = plan.chunks * chunk * static_cast<i64>(sizeof(typename Body::Element));
-            return warps <= RW_MAX_STREAMING_WARPS &&
+            return warps <= RW_MAX_STREAMING_WARPS && plan.lanes == kWarpSize &&
                    plan.slots >= min_of<i64>(plan.chunks, kWindowChunks) &&
                    plan.shared_bytes >= fixed &&
                    (plan.stage_offset < 0 ||
@@ -108,6 +107,11 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
         config.blockDim = dim3(static_cast<unsigned>(plan.threads));
         config.dynamicSmemBytes = static_cast<size_t>(plan.shared_bytes);
         config.stream = static_cast<cudaStream_t>(stream);
+        cudaLaunchAttribute cluster;
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
+        config.attrs = &cluster;
+        config.numAttrs = plan.ownership == RW_RESIDENT_CLUSTER ? 1 : 0;
         return cudaLaunchKernelEx(&config, kernel, body, geometry);
     };
     switch (plan.ownership) {
@@ -118,6 +122,10 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
         case RW_RESIDENT_BLOCK:
             return with_vectors(typename Lists::Block{}, plan.vectors, [&](auto v) {
                 return start(block_kernel<Body, decltype(v)::kCount>);
+            });
+        case RW_RESIDENT_CLUSTER:
+            return with_vectors(typename Lists::Cluster{}, plan.vectors, [&](auto v) {
+                return start(cluster_kernel<Body, decltype(v)::kCount>);
             });
         case RW_STREAMING:
             return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
@@ -135,6 +143,7 @@ InputRows<T> input_rows(const rw_rows& rows) {
         in.sizes[i] = rows.sizes[i];
         in.strides[i] = rows.strides[i];
     }
+    in.single_stride = rows.sizes[0] == 1 && rows.sizes[1] == 1;
     return in;
 }
 

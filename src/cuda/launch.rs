@@ -33,7 +33,10 @@ pub(super) unsafe fn launch(
     stream: *mut c_void,
 ) -> Result<()> {
     // SAFETY: forwarded from the caller.
-    result::check(unsafe { call(problem, plan, addresses, stream, false) }, problem)
+    result::check(
+        unsafe { call(problem, plan, addresses, stream, false) },
+        problem,
+    )
 }
 
 /// Whether a kernel is built for `plan`; needs no GPU.
@@ -137,11 +140,13 @@ fn abi_plan(plan: &Plan) -> sys::rw_plan {
         ownership: match (plan.tier, plan.residency) {
             (Tier::Warp, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_WARP,
             (Tier::Block, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_BLOCK,
+            (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
             _ => sys::rw_ownership::RW_STREAMING,
         },
         vectors: plan.vectors as i32,
         lanes: plan.lanes as i32,
         threads: plan.threads as i32,
+        cluster: plan.cluster as i32,
         blocks: plan.blocks as i32,
         slots: plan.slots as i32,
         stage_offset: plan.stage_offset.map_or(-1, |offset| offset as i32),
@@ -161,8 +166,28 @@ mod tests {
     #[test]
     fn every_plan_has_a_kernel() {
         let widths = (1..=600).chain([
-            1000, 1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16383, 16384,
-            16385, 32768, 65536, 70000, 131072, 1_000_003, 1 << 24, 1 << 32,
+            1000,
+            1024,
+            1025,
+            2047,
+            2048,
+            2049,
+            4095,
+            4096,
+            4097,
+            8191,
+            8192,
+            8193,
+            16383,
+            16384,
+            16385,
+            32768,
+            65536,
+            70000,
+            131072,
+            1_000_003,
+            1 << 24,
+            1 << 32,
         ]);
         let mut checked = 0;
         for width in widths {
@@ -204,10 +229,7 @@ mod tests {
                 ..good
             },
             Plan { blocks: 0, ..good },
-            Plan {
-                vectors: 3,
-                ..good
-            },
+            Plan { vectors: 3, ..good },
         ] {
             assert!(has_kernel(&problem, &bad).is_err(), "{bad}");
         }

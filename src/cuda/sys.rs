@@ -7,6 +7,7 @@ include!(concat!(env!("OUT_DIR"), "/abi.rs"));
 const _: () = {
     use crate::tuning;
     assert!(RW_MAX_RESIDENT_WARPS as usize == tuning::MAX_RESIDENT_WARPS);
+    assert!(RW_MAX_CLUSTER_BLOCKS as usize == tuning::MAX_CLUSTER_BLOCKS);
     assert!(RW_MAX_WARP_TIER_WARPS as usize == tuning::MAX_WARP_TIER_WARPS);
     assert!(RW_MAX_STREAMING_WARPS as usize == tuning::MAX_STREAMING_WARPS);
     assert!(RW_WINDOW_CHUNKS as usize == tuning::WINDOW_CHUNKS);

@@ -4,21 +4,20 @@
 // else; reduce, pjoin and once (walk.cuh) do the rest. There are two ways to own a row:
 //
 //   Resident   a thread owns one tile, which stays in registers for the whole body. The row has one
-//              chunk (warp tier: several rows a warp where they are short) or as many as the block
-//              has warps (block tier).
-//   Streaming  a block walks the chunks of a row that has more of them than the block has warps, or
-//              that is given fewer warps than it has chunks by force. Chunk states are kept in
-//              shared memory, and so is the row where it fits.
+//              chunk (warp tier: several rows a warp where they are short), as many as the block
+//              has warps (block tier), or as many as the blocks of a cluster have (cluster tier).
+//   Streaming  a block walks the chunks of a row that has more of them than the threads that own it
+//              can hold. Chunk states are kept in shared memory, and so is the row where it fits.
 //
 // Both fold in the same order: lanes of a chunk, 32 chunks, 32 groups of chunks.
 #pragma once
 
-#include "reducer.cuh"
+#include "cluster.cuh"
 
 namespace rowwise {
 
-// Which of the two, and for a resident row how many warps share it.
-enum class Ownership { kResidentWarp, kResidentBlock, kStreaming };
+// Which of the two, and for a resident row who shares it.
+enum class Ownership { kResidentWarp, kResidentBlock, kResidentCluster, kStreaming };
 
 // Chunk states that a streaming row keeps before it joins them: 32 groups of 32.
 constexpr int kWindowChunks = kWarpSize * kWarpSize;
@@ -51,30 +50,38 @@ public:
     using TileT = Tile<kVectorElements<T>, V>;
 
     int lane;    // place among the lanes that share a chunk
-    int lanes;   // how many those are: 32 but for several rows a warp
-    int warp;    // place among the warps that share the row
-    int warps;   // how many those are
+    int lanes;   // how many those are: 32 but for rows too short for so many
+    int warp;    // place among the warps that share the row, in all its blocks
+    int warps;   // of this block
     i64 chunks;  // of the row
     SharedLayout shared;
-    int parity;  // which half of the slots the next fold uses
+    ClusterSlots<StateBytes>* cluster;
+    int folds;   // folds joined so far: the parity says which half of the slots the next one uses
     int walks;   // walks of this row so far
 
-    // The chunk that a resident thread owns.
-    RW_DEVICE i64 own_chunk() const {
-        return O == Ownership::kResidentWarp ? 0 : warp;
+    // This thread's tile of a chunk of a row of `width` elements.
+    RW_DEVICE TileT tile(i64 chunk, i64 width) const {
+        return make_tile<TileT::kVectorWidth, TileT::kVectors>(
+            chunk, lane, O == Ownership::kResidentWarp ? lanes : kWarpSize, width);
+    }
+
+    // The tile that a resident thread owns. A resident row is far shorter than 2^31.
+    RW_DEVICE TileT own_tile(const Row& row, i64 axis_size) const {
+        const int width = row.exists ? static_cast<int>(axis_size) : 0;
+        return tile(O == Ownership::kResidentWarp ? 0 : warp, width);
     }
 
     template <class Op>
     RW_DEVICE Op* slots() const {
         static_assert(sizeof(Op) <= StateBytes, "the body declares too small a kStateBytes");
-        return reinterpret_cast<Op*>(shared.base + parity * shared.slots * StateBytes);
+        return reinterpret_cast<Op*>(shared.base + (folds & 1) * shared.slots * StateBytes);
     }
 
     // Group states, behind both halves of the slots.
     template <class Op>
     RW_DEVICE Op* groups() const {
         return reinterpret_cast<Op*>(shared.base +
-                                     (2 * shared.slots + parity * kWarpSize) * StateBytes);
+                                     (2 * shared.slots + (folds & 1) * kWarpSize) * StateBytes);
     }
 
     template <class Op>

@@ -24,6 +24,11 @@ RW_DEVICE u32 shuffle_xor(u32 word, int lane_mask) {
     return __shfl_xor_sync(0xffffffffu, word, lane_mask);
 }
 
+// The smallest of the 32 lanes' words.
+RW_DEVICE u32 reduce_min(u32 word) {
+    return __reduce_min_sync(0xffffffffu, word);
+}
+
 // ---------------------------------------------------------------- bits
 
 RW_DEVICE float bits_to_float(u32 bits) {
@@ -66,6 +71,99 @@ RW_DEVICE void store_streaming(void* address, const Word4& v) {
                  : "memory");
 }
 
+// ---------------------------------------------------------------- clusters (sm_90 and up)
+
+// The place of this block in its cluster, and how many blocks that has.
+RW_DEVICE u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+RW_DEVICE u32 cluster_size() {
+    u32 size;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+}
+
+// Says that this thread has come so far, and waits until all of the cluster have said so. The
+// arrival orders nothing by itself: what must be seen by then takes a fence of its own.
+RW_DEVICE void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+RW_DEVICE void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address in the cluster's shared memory of what lies at `address` in block `rank`.
+RW_DEVICE u32 cluster_address(const void* address, u32 rank) {
+    const u32 own = static_cast<u32>(__cvta_generic_to_shared(address));
+    u32 mapped;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(own), "r"(rank));
+    return mapped;
+}
+
+// A barrier in shared memory that counts bytes: a phase ends once one thread has announced how many
+// bytes it brings, and as many have arrived. Bytes may arrive before they are announced.
+struct alignas(8) ByteBarrier {
+    u64 state;
+};
+
+RW_DEVICE void init_byte_barrier(ByteBarrier* barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
+                     static_cast<u32>(__cvta_generic_to_shared(barrier)))
+                 : "memory");
+}
+
+// Makes the initialisation visible to the other blocks of the cluster once they have passed the
+// cluster's barrier.
+RW_DEVICE void fence_byte_barrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+RW_DEVICE void announce_bytes(ByteBarrier* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     static_cast<u32>(__cvta_generic_to_shared(barrier))),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Waits for the end of the phase of the given parity, and sees what the bytes brought.
+RW_DEVICE void wait_for_bytes(ByteBarrier* barrier, u32 parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(static_cast<u32>(__cvta_generic_to_shared(barrier))),
+        "r"(parity)
+        : "memory");
+}
+
+// Writes words into the shared memory of a block of the cluster and counts them in its barrier,
+// without waiting. Addresses are cluster addresses, aligned to the size of the write.
+RW_DEVICE void push_words(u32 address, u32 barrier, u32 a) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(address),
+                 "r"(a), "r"(barrier)
+                 : "memory");
+}
+
+RW_DEVICE void push_words(u32 address, u32 barrier, u32 a, u32 b) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::"r"(
+                     address),
+                 "r"(a), "r"(b), "r"(barrier)
+                 : "memory");
+}
+
+RW_DEVICE void push_words(u32 address, u32 barrier, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                     address),
+                 "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier)
+                 : "memory");
+}
+
 // ---------------------------------------------------------------- conversions
 
 RW_DEVICE float f16_bits_to_float(u16 bits) {
@@ -98,6 +196,32 @@ RW_DEVICE float max_nan(float a, float b) {
 
 RW_DEVICE double max_nan(double a, double b) {
     return a != a ? a : (b != b ? b : (a > b ? a : b));
+}
+
+// About 1/x and 1/sqrt(x): starting points for Newton's method (math.cuh). Relative errors 2^-23 and
+// 2^-22.4 for f32, 2^-20 or so for f64 (PTX ISA).
+RW_DEVICE float reciprocal_estimate(float x) {
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+RW_DEVICE double reciprocal_estimate(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    return y;
+}
+
+RW_DEVICE float inverse_square_root_estimate(float x) {
+    float y;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+RW_DEVICE double inverse_square_root_estimate(double x) {
+    double y;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    return y;
 }
 
 // 2^x for x in [-0.5, 0.5], or below where the result still is a normal number: relative error

@@ -52,16 +52,82 @@ RW_DEVICE float exp_nonpositive(float x) {
     const float f = fmaf(x, kLog2eLow, fmaf(x, kLog2eHigh, -n));
     return exp2_reduced(f) * bits_to_float(float_to_bits(shifted) << 23);
 }
-RW_DEVICE double exp_nonpositive(double x) { return exp(x); }
+
+// The same in f64: x = n ln(2) + r with ln(2) in two parts, the Taylor series of exp(r) to r^13
+// (|r| <= ln(2)/2 leaves less than 2^-57), and 2^n in two factors, so that the last product rounds
+// into the subnormals once. Error below 1 ulp.
+RW_DEVICE double exp_nonpositive(double x) {
+    constexpr double kLog2e = 0x1.71547652b82fep+0;
+    constexpr double kLn2High = 0x1.62e42fefa3800p-1;
+    constexpr double kLn2Low = 0x1.ef35793c76730p-45;
+    constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: its low bits hold the integer
+    constexpr double kInverseFactorials[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0,
+                                             1.0 / 3628800.0,    1.0 / 362880.0,    1.0 / 40320.0,
+                                             1.0 / 5040.0,       1.0 / 720.0,       1.0 / 120.0,
+                                             1.0 / 24.0,         1.0 / 6.0,         0.5,
+                                             1.0,                1.0};
+    // Below -746 the result is 0; fmax drops a NaN, the residual below does not.
+    const double shifted = fma(fmax(x, -746.0), kLog2e, kMagic);
+    const double n = shifted - kMagic;
+    const double clamped = x < -746.0 ? -746.0 : x;
+    const double r = fma(n, -kLn2Low, fma(n, -kLn2High, clamped));
+    double series = kInverseFactorials[0];
+#pragma unroll
+    for (int i = 1; i < 14; ++i) {
+        series = fma(series, r, kInverseFactorials[i]);
+    }
+    const int exponent = __double2loint(shifted);
+    const int half = exponent / 2;
+    const double low = __hiloint2double((1023 + half) << 20, 0);
+    const double high = __hiloint2double((1023 + exponent - half) << 20, 0);
+    return series * low * high;
+}
 
 RW_DEVICE float natural_log(float x) { return logf(x); }
 RW_DEVICE double natural_log(double x) { return log(x); }
 
-RW_DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
-RW_DEVICE double divide(double a, double b) { return a / b; }
+// Newton steps from the estimate to full precision.
+template <class A>
+constexpr int kNewtonSteps = sizeof(A) == 4 ? 1 : 3;
 
-RW_DEVICE float square_root(float x) { return __fsqrt_rn(x); }
-RW_DEVICE double square_root(double x) { return sqrt(x); }
+// The library's own division and roots, in place of the operators: those call a subroutine for rare
+// operands, and around a call the compiler spills whatever lives in registers. A step whose residual
+// is not finite is left out, so that 0 and the infinities give what IEEE 754 says; subnormal f64
+// operands count as 0.
+
+// 1 / x, to within an ulp.
+template <class A>
+RW_DEVICE A reciprocal(A x) {
+    A y = reciprocal_estimate(x);
+#pragma unroll
+    for (int i = 0; i < kNewtonSteps<A>; ++i) {
+        const A residual = fused(-x, y, A(1));
+        y = is_nan(residual) ? y : fused(y, residual, y);
+    }
+    return y;
+}
+
+// a / b, correctly rounded but where a, b or the quotient is near the ends of the range: one step on
+// the quotient (Markstein, "IA-64 and Elementary Functions", 2000).
+template <class A>
+RW_DEVICE A divide(A a, A b) {
+    const A inverse = reciprocal(b);
+    const A quotient = a * inverse;
+    const A residual = fused(-quotient, b, a);
+    return is_nan(residual) ? quotient : fused(residual, inverse, quotient);
+}
+
+// 1 / sqrt(x), to within an ulp.
+template <class A>
+RW_DEVICE A inverse_square_root(A x) {
+    A y = inverse_square_root_estimate(x);
+#pragma unroll
+    for (int i = 0; i < kNewtonSteps<A>; ++i) {
+        const A residual = fused(-(x * y), y, A(1));
+        y = is_nan(residual) ? y : fused(A(0.5) * y, residual, y);
+    }
+    return y;
+}
 
 // 2^-k with 2^k <= |x| < 2^(k+1), held to where both it and its square are normal numbers: what x
 // is multiplied with so that its square neither overflows nor vanishes. x is finite and not 0.

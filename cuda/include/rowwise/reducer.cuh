@@ -11,20 +11,28 @@
 
 namespace rowwise {
 
-// A state's copy in another lane. States of any size travel as 32-bit words; one that is not a
-// multiple of a word is padded.
+// A state as the 32-bit words it travels in; one that is not a multiple of a word is padded.
+template <class State>
+struct Words {
+    static constexpr int kCount = (static_cast<int>(sizeof(State)) + 3) / 4;
+    u32 word[kCount];
+
+    RW_DEVICE explicit Words(const State& state) {
+        word[kCount - 1] = 0;
+        __builtin_memcpy(word, &state, sizeof(State));
+    }
+};
+
+// A state's copy in another lane.
 template <class State>
 RW_DEVICE State shuffle_state_xor(const State& state, int lane_mask) {
-    constexpr int kWords = (static_cast<int>(sizeof(State)) + 3) / 4;
-    u32 words[kWords];
-    words[kWords - 1] = 0;
-    __builtin_memcpy(words, &state, sizeof(State));
+    Words<State> words(state);
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-        words[i] = shuffle_xor(words[i], lane_mask);
+    for (int i = 0; i < Words<State>::kCount; ++i) {
+        words.word[i] = shuffle_xor(words.word[i], lane_mask);
     }
     State other;
-    __builtin_memcpy(&other, words, sizeof(State));
+    __builtin_memcpy(&other, words.word, sizeof(State));
     return other;
 }
 
@@ -32,56 +40,69 @@ RW_DEVICE State shuffle_state_xor(const State& state, int lane_mask) {
 struct WarpReducer {
     int lanes = kWarpSize;
 
+    // Addition and maximum give the same bits whichever operand stands first.
     template <class A>
     RW_DEVICE A sum(A value) const {
-        return fold(value, [](A low, A high) { return low + high; });
+        return butterfly(value, [](A mine, A other, bool) { return mine + other; });
     }
 
     template <class A>
     RW_DEVICE A max(A value) const {
-        return fold(value, [](A low, A high) { return max_nan(low, high); });
+        return butterfly(value, [](A mine, A other, bool) { return max_nan(mine, other); });
     }
 
     template <class A>
     RW_DEVICE A min(A value) const {
-        return fold(value, [](A low, A high) { return -max_nan(-low, -high); });
+        return -max(-value);
     }
 
+    // The smallest of unsigned words, by the warp's own reduction where it has the whole warp.
+    RW_DEVICE u32 min(u32 value) const {
+        if (lanes == kWarpSize) {
+            return reduce_min(value);
+        }
+        return butterfly(value, [](u32 mine, u32 other, bool) { return min_of(mine, other); });
+    }
+
+    // The lower lane's part always stands on the left, so all lanes end with the same bits.
     template <class Op>
     RW_DEVICE Op generic(const Op& state) const {
-        return fold(state, [](Op low, const Op& high) {
-            low.join(high);
+        return butterfly(state, [](const Op& mine, const Op& other, bool other_is_later) {
+            Op low = other_is_later ? mine : other;
+            low.join(other_is_later ? other : mine);
             return low;
         });
     }
 
 private:
-    // A butterfly in which the lower lane's part always stands on the left: after it, all lanes
-    // hold the same bits.
     template <class State, class F>
-    RW_DEVICE State fold(State mine, F combine) const {
+    RW_DEVICE State butterfly(State mine, F combine) const {
         const int lane = lane_id();
 #pragma unroll
         for (int distance = 1; distance < kWarpSize; distance *= 2) {
             if (distance < lanes) {
-                const State other = shuffle_state_xor(mine, distance);
-                mine = (lane & distance) ? combine(other, mine) : combine(mine, other);
+                mine = combine(mine, shuffle_state_xor(mine, distance), (lane & distance) == 0);
             }
         }
         return mine;
     }
 };
 
-// Joins up to 32 states that lie in shared memory, in their order; for a whole warp.
-template <class Op>
+// Joins up to `Most` states that lie in shared memory, in their order; for a whole warp. `Most` is a
+// power of two: lanes beyond it repeat the work of those below.
+template <int Most, class Op>
 RW_DEVICE Op join_slots(const Op* slots, int count) {
-    const int lane = lane_id();
+    static_assert(Most <= kWarpSize && (Most & (Most - 1)) == 0, "one slot a lane");
+    const int slot = lane_id() & (Most - 1);
     Op mine = Op::identity();
-    if (lane < count) {
-        mine = slots[lane];
+    if (slot < count) {
+        mine = slots[slot];
     }
-    return mine.join_parallel(WarpReducer{});
+    return mine.join_parallel(WarpReducer{Most});
 }
+
+// Warps of a block that share a row without streaming, at most.
+constexpr int kMaxResidentWarps = 8;
 
 // Combines over the warps of a block. `slots` is shared memory for one state a warp; it may be
 // written again once every thread has passed another barrier of the block.
@@ -91,45 +112,45 @@ struct BlockReducer {
 
     template <class A>
     RW_DEVICE A sum(A value) const {
-        return across_warps(value, [](const WarpReducer& warp, A v) { return warp.sum(v); }, -A(0));
+        return scalar(value, -A(0), [](const WarpReducer& warp, A v) { return warp.sum(v); });
     }
 
     template <class A>
     RW_DEVICE A max(A value) const {
-        return across_warps(value, [](const WarpReducer& warp, A v) { return warp.max(v); },
-                            -Limits<A>::infinity());
+        return scalar(value, -Limits<A>::infinity(),
+                      [](const WarpReducer& warp, A v) { return warp.max(v); });
     }
 
     template <class A>
     RW_DEVICE A min(A value) const {
-        return across_warps(value, [](const WarpReducer& warp, A v) { return warp.min(v); },
-                            Limits<A>::infinity());
+        return -max(-value);
     }
 
     // The op's own join_parallel is what runs at both rungs: an op that carries more than its value
     // (an index, say) must never be joined as if it did not.
     template <class Op>
     RW_DEVICE Op generic(const Op& state) const {
-        return across_warps(
-            state, [](const WarpReducer& warp, const Op& s) { return s.join_parallel(warp); },
-            Op::identity());
+        Op* typed = publish(state.join_parallel(WarpReducer{}));
+        return join_slots<kMaxResidentWarps>(typed, warps);
     }
 
 private:
-    template <class State, class F>
-    RW_DEVICE State across_warps(const State& mine, F in_warp, State identity) const {
+    // Puts each warp's part into its slot and waits until all are there.
+    template <class State>
+    RW_DEVICE State* publish(const State& part) const {
         State* typed = static_cast<State*>(slots);
-        const int lane = lane_id();
-        const State part = in_warp(WarpReducer{}, mine);
-        if (lane == 0) {
+        if (lane_id() == 0) {
             typed[threadIdx.x / kWarpSize] = part;
         }
         sync_block();
-        State other = identity;
-        if (lane < warps) {
-            other = typed[lane];
-        }
-        return in_warp(WarpReducer{}, other);
+        return typed;
+    }
+
+    template <class A, class F>
+    RW_DEVICE A scalar(A value, A identity, F in_warp) const {
+        const A* typed = publish(in_warp(WarpReducer{}, value));
+        const int slot = lane_id() & (kMaxResidentWarps - 1);
+        return in_warp(WarpReducer{kMaxResidentWarps}, slot < warps ? typed[slot] : identity);
     }
 };
 

@@ -25,8 +25,7 @@ public:
           ctx_(&ctx),
           born_(ctx.walks) {
         if constexpr (Ctx::kResident) {
-            const auto tile = make_tile<W, V>(ctx.own_chunk(), ctx.lane, row.exists ? axis_size : 0);
-            load_tile<Reuse::kNone>(held_, row_, aligned_, tile, pad_);
+            load_tile<Reuse::kNone>(held_, row_, aligned_, ctx.own_tile(row, axis_size), pad_);
         }
     }
 
@@ -84,9 +83,7 @@ class TileCache {
 public:
     RW_DEVICE TileCache(const Row& row, i64 axis_size, Ctx& ctx, F compute)
         : compute_(compute),
-          held_(Ctx::kResident ? compute(make_tile<TileT::kVectorWidth, TileT::kVectors>(
-                                     ctx.own_chunk(), ctx.lane, row.exists ? axis_size : 0))
-                               : Value{}) {}
+          held_(Ctx::kResident ? compute(ctx.own_tile(row, axis_size)) : Value{}) {}
 
     RW_DEVICE const Value& operator()(const TileT& tile) {
         if constexpr (!Ctx::kResident) {

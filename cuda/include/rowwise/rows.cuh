@@ -1,8 +1,9 @@
 // Where rows lie in memory, and how a thread moves its share of one.
 //
-// A row is cut into chunks, and a chunk over the lanes of one warp: lane l holds the vectors
-// l, l + 32, l + 64, ... of the chunk. Which lane holds an element follows from its index in the
-// row alone, never from its address, so that a misaligned row folds to the same bits.
+// A row is cut into chunks, and a chunk over the lanes that share it, all 32 of a warp or, for a
+// short row, fewer: of L lanes, lane l holds the vectors l, l + L, l + 2L, ... of the chunk. Which
+// lane holds an element follows from its index in the row and from the row's width, never from an
+// address, so that a misaligned row folds to the same bits.
 #pragma once
 
 #include "dtype.cuh"
@@ -17,23 +18,21 @@ struct Row {
     bool exists;
 };
 
-// One lane's share of one chunk: V vectors of W elements, kWarpSize * W elements apart.
+// One lane's share of one chunk: V vectors of W elements, `stride` elements apart.
 template <int W, int V>
 struct Tile {
     static constexpr int kVectorWidth = W;
     static constexpr int kVectors = V;
     static constexpr int kWidth = W * V;
-    static constexpr int kVectorStride = kWarpSize * W;
-    // From the first element of the tile to past its last one.
-    static constexpr int kSpan = (V - 1) * kVectorStride + W;
 
-    i64 first;  // position of the first element in the row
-    int left;   // elements of the row from `first` on, cut off at kSpan; none where not positive
-    int lane;   // place of the lane among those that share the chunk
-    i64 chunk;  // which chunk of the row
+    i64 first;   // position of the first element in the row
+    int left;    // elements of the row from `first` to the end of the chunk; none where not positive
+    int stride;  // elements from one vector to the next
+    int lane;    // place of the lane among those that share the chunk
+    i64 chunk;   // which chunk of the row
 
-    static RW_DEVICE constexpr int offset(int e) {
-        return (e / W) * kVectorStride + e % W;
+    RW_DEVICE int offset(int e) const {
+        return (e / W) * stride + e % W;
     }
     RW_DEVICE i64 position(int e) const {
         return first + offset(e);
@@ -42,25 +41,21 @@ struct Tile {
         return offset(e) < left;
     }
     RW_DEVICE bool is_full() const {
-        return left >= kSpan;
+        return left >= (V - 1) * stride + W;
     }
     // Vector j as a tile of its own.
     RW_DEVICE Tile<W, 1> vector(int j) const {
-        return {first + j * kVectorStride, left - j * kVectorStride, lane, chunk};
+        return {first + j * stride, left - j * stride, stride, lane, chunk};
     }
 };
 
-// Elements of a chunk.
+// The tile of lane `lane` of `lanes` in chunk `chunk` of a row of `width` elements.
 template <int W, int V>
-constexpr i64 kChunkElements = static_cast<i64>(kWarpSize) * W * V;
-
-// The tile of lane `lane` in chunk `chunk` of a row of `width` elements.
-template <int W, int V>
-RW_DEVICE Tile<W, V> make_tile(i64 chunk, int lane, i64 width) {
-    const i64 first = chunk * kChunkElements<W, V> + static_cast<i64>(lane) * W;
-    const i64 left = width - first;
-    constexpr i64 kSpan = Tile<W, V>::kSpan;
-    return {first, static_cast<int>(max_of<i64>(0, min_of<i64>(left, kSpan))), lane, chunk};
+RW_DEVICE Tile<W, V> make_tile(i64 chunk, int lane, int lanes, i64 width) {
+    const int chunk_elements = lanes * (W * V);
+    const i64 start = chunk * chunk_elements;
+    const int in_chunk = static_cast<int>(min_of<i64>(width - start, chunk_elements));
+    return {start + lane * W, in_chunk - lane * W, lanes * W, lane, chunk};
 }
 
 // A strided set of rows, up to three outer dims, unit stride inside: what the host calls `Rows`.
@@ -69,15 +64,19 @@ struct InputRows {
     const T* data;
     i64 sizes[3];
     i64 strides[3];
+    bool single_stride;  // the two outer sizes are 1
 
     RW_DEVICE const T* row(i64 index) const {
-        if (sizes[0] == 1 && sizes[1] == 1) {
+        if (single_stride) {
             return data + index * strides[2];
         }
-        const i64 outer = index / sizes[2];
-        const i64 i2 = index - outer * sizes[2];
-        const i64 i0 = outer / sizes[1];
-        const i64 i1 = outer - i0 * sizes[1];
+        // 32-bit division: the host packs what has several outer strides and 2^32 rows. In 64 bits it
+        // would be a call, around which registers spill.
+        const u32 i = static_cast<u32>(index);
+        const u32 outer = i / static_cast<u32>(sizes[2]);
+        const u32 i2 = i - outer * static_cast<u32>(sizes[2]);
+        const u32 i0 = outer / static_cast<u32>(sizes[1]);
+        const u32 i1 = outer - i0 * static_cast<u32>(sizes[1]);
         return data + i0 * strides[0] + i1 * strides[1] + i2 * strides[2];
     }
 };
@@ -103,19 +102,18 @@ template <Reuse R, class T, int V>
 RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned,
                          const Tile<kVectorElements<T>, V>& tile, T pad) {
     constexpr int W = kVectorElements<T>;
-    using TileT = Tile<W, V>;
     const T* first = row + tile.first;
     if (aligned && tile.is_full()) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            out[j].raw = load_vector<R>(first + j * TileT::kVectorStride);
+            out[j].raw = load_vector<R>(first + j * tile.stride);
         }
         return;
     }
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-        const int left = tile.left - j * TileT::kVectorStride;
-        const T* at = first + j * TileT::kVectorStride;
+        const int left = tile.left - j * tile.stride;
+        const T* at = first + j * tile.stride;
         if (aligned && left >= W) {
             out[j].raw = load_vector<R>(at);
         } else {
@@ -132,19 +130,18 @@ template <class T, int V>
 RW_DEVICE void store_tile(T* row, bool aligned, const Tile<kVectorElements<T>, V>& tile,
                           const Vector<T> (&in)[V]) {
     constexpr int W = kVectorElements<T>;
-    using TileT = Tile<W, V>;
     T* first = row + tile.first;
     if (aligned && tile.is_full()) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-            store_streaming(first + j * TileT::kVectorStride, in[j].raw);
+            store_streaming(first + j * tile.stride, in[j].raw);
         }
         return;
     }
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-        const int left = tile.left - j * TileT::kVectorStride;
-        T* at = first + j * TileT::kVectorStride;
+        const int left = tile.left - j * tile.stride;
+        T* at = first + j * tile.stride;
         if (aligned && left >= W) {
             store_streaming(at, in[j].raw);
         } else {

@@ -38,14 +38,11 @@ private:
 // map and emit.
 template <class Ctx, class F>
 RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, F&& tile_fn) {
-    constexpr int W = Ctx::TileT::kVectorWidth;
-    constexpr int V = Ctx::TileT::kVectors;
-    const i64 width = row.exists ? axis_size : 0;
     if constexpr (Ctx::kResident) {
-        tile_fn(make_tile<W, V>(ctx.own_chunk(), ctx.lane, width));
+        tile_fn(ctx.own_tile(row, axis_size));
     } else {
         for (i64 chunk = ctx.warp; chunk < ctx.chunks; chunk += ctx.warps) {
-            tile_fn(make_tile<W, V>(chunk, ctx.lane, width));
+            tile_fn(ctx.tile(chunk, axis_size));
         }
     }
     ctx.walks += 1;
@@ -59,18 +56,18 @@ RW_DEVICE Op join_window(Ctx& ctx, int count) {
     const Op* slots = ctx.template slots<Op>();
     sync_block();
     if (count <= kWarpSize) {
-        return join_slots(slots, count);
+        return join_slots<kWarpSize>(slots, count);
     }
     Op* groups = ctx.template groups<Op>();
     const int group_count = (count + kWarpSize - 1) / kWarpSize;
     for (int g = ctx.warp; g < group_count; g += ctx.warps) {
-        const Op joined = join_slots(slots + g * kWarpSize, min_of(kWarpSize, count - g * kWarpSize));
+        const Op joined = join_slots<kWarpSize>(slots + g * kWarpSize, min_of(kWarpSize, count - g * kWarpSize));
         if (ctx.lane == 0) {
             groups[g] = joined;
         }
     }
     sync_block();
-    return join_slots(groups, group_count);
+    return join_slots<kWarpSize>(groups, group_count);
 }
 
 // Adds a window's state to the binary counter of windows: level k holds the join of 2^k windows.
@@ -117,12 +114,9 @@ RW_DEVICE Op pop_windows(Ctx& ctx, i64 windows) {
 // state is the row's once pjoin has been called on it, and until then it is nobody's.
 template <class Op, class Ctx, class F>
 RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& tile_fn) {
-    constexpr int W = Ctx::TileT::kVectorWidth;
-    constexpr int V = Ctx::TileT::kVectors;
-    const i64 width = row.exists ? axis_size : 0;
     if constexpr (Ctx::kResident) {
         Fold<Op> fold;
-        tile_fn(fold, make_tile<W, V>(ctx.own_chunk(), ctx.lane, width));
+        tile_fn(fold, ctx.own_tile(row, axis_size));
         state = fold.state();
     } else {
         i64 window = 0;
@@ -131,7 +125,7 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
             Op* slots = ctx.template slots<Op>();
             for (int c = ctx.warp; c < count; c += ctx.warps) {
                 Fold<Op> fold;
-                tile_fn(fold, make_tile<W, V>(first + c, ctx.lane, width));
+                tile_fn(fold, ctx.tile(first + c, axis_size));
                 const Op chunk = fold.state().join_parallel(WarpReducer{});
                 if (ctx.lane == 0) {
                     slots[c] = chunk;
@@ -139,7 +133,7 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
             }
             if (ctx.chunks > kWindowChunks) {
                 detail::push_window(ctx, window, detail::join_window<Op>(ctx, count));
-                ctx.parity ^= 1;
+                ctx.folds += 1;
             }
         }
     }
@@ -154,6 +148,10 @@ RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
         state = state.join_parallel(WarpReducer{ctx.lanes});
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentBlock) {
         state = BlockReducer{ctx.template slots<Op>(), ctx.warps}.generic(state);
+    } else if constexpr (Ctx::kOwnership == Ownership::kResidentCluster) {
+        state = ClusterReducer<Ctx::kStateBytes>{ctx.cluster, static_cast<int>(ctx.chunks), ctx.warp,
+                                                 ctx.folds}
+                    .generic(state);
     } else if (ctx.chunks <= kWindowChunks) {
         state = detail::join_window<Op>(ctx, static_cast<int>(ctx.chunks));
     } else {
@@ -161,7 +159,7 @@ RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
     }
     // The next fold writes the other half of the slots: a thread that is late in reading this one
     // is waited for by that fold's own barrier before this half is written again.
-    ctx.parity ^= 1;
+    ctx.folds += 1;
 }
 
 // Runs `emit` exactly once per row.

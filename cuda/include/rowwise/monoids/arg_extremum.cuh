@@ -75,6 +75,19 @@ struct ArgExtremum : ReduceOp<ArgExtremum<Which, A, W>, W> {
         return s;
     }
 
+    // The extremum across threads, then the lowest index among those that hold it.
+    template <class Reducer>
+    RW_DEVICE ArgExtremum join_parallel(const Reducer& reducer) const {
+        ArgExtremum s;
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+            s.best[i] = Which::across(reducer, best[i]);
+            const bool holds = is_nan(s.best[i]) ? is_nan(best[i]) : best[i] == s.best[i];
+            s.index[i] = reducer.min(holds ? index[i] : kNone);
+        }
+        return s;
+    }
+
 private:
     // kNone loses every tie, so the identity never stands in a row that has elements.
     RW_DEVICE void take(int i, A value, u32 at) {

@@ -78,16 +78,25 @@ struct SumOfSquares : Sum<A, W> {
     RW_DEVICE void accumulate(const A (&values)[W], const Pos&) {
 #pragma unroll
         for (int i = 0; i < W; ++i) {
-            this->acc[i] += values[i] * values[i];
+            this->acc[i] = fused(values[i], values[i], this->acc[i]);
         }
     }
 
+    // Two squares a step at the leaves of the tree: one fused multiply-add instead of a product and
+    // a sum.
     template <int N, class Pos>
-    static RW_DEVICE Single of_tile(const A (&values)[N], const Pos& positions) {
-        auto state = Lanes<N>::identity();
-        state.accumulate(values, positions);
+    static RW_DEVICE Single of_tile(const A (&values)[N], const Pos&) {
         Single s;
-        static_cast<Sum<A, 1>&>(s) = static_cast<const Sum<A, N>&>(state).reduce();
+        if constexpr (N == 1) {
+            s.acc[0] = values[0] * values[0];
+        } else {
+            A part[N / 2];
+#pragma unroll
+            for (int i = 0; i < N / 2; ++i) {
+                part[i] = fused(values[i], values[i], values[i + N / 2] * values[i + N / 2]);
+            }
+            s.acc[0] = fold_halves<N / 2>(part, [](A a, A b) { return a + b; });
+        }
         return s;
     }
 

@@ -1,0 +1,107 @@
+// The rung of the join ladder above the block: the blocks of a cluster (sm_90 and up).
+//
+// States are pushed, not pulled: each warp sends its state to every block of the cluster, which
+// counts the bytes in a barrier of its own, waits on that alone, and joins its own copies in the
+// order of the row. So every block comes to the same bits, with no barrier of the cluster on the
+// way, and none before leaving: a block that has joined has received all that is ever sent to it,
+// and nobody reads from a peer.
+#pragma once
+
+#include "reducer.cuh"
+
+namespace rowwise {
+
+// Blocks of a cluster at most: what every sm_90 device allows.
+constexpr int kMaxClusterBlocks = 8;
+// Chunk states of a row that a cluster shares.
+constexpr int kMaxClusterStates = kMaxClusterBlocks * kMaxResidentWarps;
+
+// Two of everything, used in turn. A warp sends the states of fold k + 2 only after it has received
+// those of fold k + 1 from every warp, each of which had read fold k by then.
+template <int StateBytes>
+struct ClusterSlots {
+    alignas(16) unsigned char states[2][kMaxClusterStates * StateBytes];
+    ByteBarrier barriers[2];
+};
+
+// Combines over all warps of a cluster. All threads of all its blocks call.
+template <int StateBytes>
+struct ClusterReducer {
+    ClusterSlots<StateBytes>* slots;
+    int chunks;  // states to join: one a warp, in the order of the row
+    int chunk;   // this warp's place in that order; it sends nothing where that is `chunks` or more
+    int fold;    // how many folds of this kernel came before
+
+    template <class Op>
+    RW_DEVICE Op generic(const Op& state) const {
+        static_assert(sizeof(Op) <= StateBytes && sizeof(Op) % 4 == 0,
+                      "the states of a cluster are whole words");
+        const int half = fold & 1;
+        Op* received = reinterpret_cast<Op*>(slots->states[half]);
+        ByteBarrier* barrier = &slots->barriers[half];
+        const Op part = state.join_parallel(WarpReducer{});
+        if (threadIdx.x == 0) {
+            announce_bytes(barrier, static_cast<u32>(chunks * sizeof(Op)));
+        }
+        if (fold == 0) {
+            // Every block of the cluster has started, and its barriers count.
+            cluster_wait();
+        }
+        // Lane r sends to block r.
+        const u32 rank = static_cast<u32>(lane_id());
+        if (rank < cluster_size() && chunk < chunks) {
+            push(part, cluster_address(received + chunk, rank), cluster_address(barrier, rank));
+        }
+        wait_for_bytes(barrier, static_cast<u32>(fold >> 1) & 1);
+        return join_groups(received);
+    }
+
+private:
+    template <class Op>
+    static RW_DEVICE void push(const Op& state, u32 address, u32 barrier) {
+        const Words<Op> words(state);
+        constexpr int kCount = Words<Op>::kCount;
+        if constexpr (kCount == 2) {
+            push_words(address, barrier, words.word[0], words.word[1]);
+        } else if constexpr (kCount == 4) {
+            push_words(address, barrier, words.word[0], words.word[1], words.word[2], words.word[3]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                push_words(address + 4 * i, barrier, words.word[i]);
+            }
+        }
+    }
+
+    // 32 chunks at a time, then their groups: the order in which a streaming block joins too.
+    template <class Op>
+    RW_DEVICE Op join_groups(const Op* received) const {
+        if (chunks <= kWarpSize) {
+            return join_slots<kWarpSize>(received, chunks);
+        }
+        Op mine = Op::identity();
+        for (int first = 0; first < chunks; first += kWarpSize) {
+            const Op group = join_slots<kWarpSize>(received + first, min_of(kWarpSize, chunks - first));
+            if (lane_id() == first / kWarpSize) {
+                mine = group;
+            }
+        }
+        return mine.join_parallel(WarpReducer{});
+    }
+};
+
+// What every thread of a block does before its first fold across the cluster; the fold itself waits
+// for the others.
+template <int StateBytes>
+RW_DEVICE void start_cluster(ClusterSlots<StateBytes>* slots) {
+    if (threadIdx.x == 0) {
+        init_byte_barrier(&slots->barriers[0]);
+        init_byte_barrier(&slots->barriers[1]);
+        fence_byte_barrier_init();
+    }
+    // The block's own threads must see the barriers too.
+    sync_block();
+    cluster_arrive_relaxed();
+}
+
+}  // namespace rowwise
