@@ -3,9 +3,12 @@
 mod norm;
 mod reduce;
 mod softmax;
+#[cfg(test)]
+mod tests;
 
 use candle_core::{CpuStorage, Error, Result, WithDType};
 
+use crate::engine::isa::{with_best_isa, Isa};
 use crate::engine::{self, Element, Float, Output, RowBody, Starts};
 use crate::problem::{Op, Problem, RowResult};
 
@@ -34,11 +37,21 @@ impl Dtype for f64 {
 /// Where a storage is not of the problem's dtype or ends before the problem's last element, and
 /// where there is no memory for the result.
 pub(crate) fn run(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
+    with_best_isa!(run_on, problem, x, sides)
+}
+
+/// [`run`] with one instruction set.
+fn run_on<I: Isa>(
+    isa: I,
+    problem: &Problem,
+    x: &CpuStorage,
+    sides: &[&CpuStorage],
+) -> Result<CpuStorage> {
     match x {
-        CpuStorage::F16(x) => run_t(problem, x, sides),
-        CpuStorage::BF16(x) => run_t(problem, x, sides),
-        CpuStorage::F32(x) => run_t(problem, x, sides),
-        CpuStorage::F64(x) => run_t(problem, x, sides),
+        CpuStorage::F16(x) => run_t(isa, problem, x, sides),
+        CpuStorage::BF16(x) => run_t(isa, problem, x, sides),
+        CpuStorage::F32(x) => run_t(isa, problem, x, sides),
+        CpuStorage::F64(x) => run_t(isa, problem, x, sides),
         _ => Err(unsupported(problem)),
     }
 }
@@ -53,13 +66,18 @@ fn unsupported(problem: &Problem) -> Error {
     .into()
 }
 
-fn run_t<T: Dtype>(problem: &Problem, x: &[T], sides: &[&CpuStorage]) -> Result<CpuStorage> {
+fn run_t<I: Isa, T: Dtype>(
+    isa: I,
+    problem: &Problem,
+    x: &[T],
+    sides: &[&CpuStorage],
+) -> Result<CpuStorage> {
     if problem.width == 0 {
         return empty_axis::<T>(problem);
     }
     check_extent(problem, x.len())?;
     let side = |i| side::<T>(problem, sides, i);
-    let launch = Launch { problem, x };
+    let launch = Launch { isa, problem, x };
     match problem.op {
         Op::Sum => launch.run(&reduce::Sum::new()),
         Op::Max => launch.run(&reduce::Max::new()),
@@ -147,12 +165,13 @@ fn side<'a, T: Dtype>(
 }
 
 /// A checked problem with its input.
-struct Launch<'a, T> {
+struct Launch<'a, I, T> {
+    isa: I,
     problem: &'a Problem,
     x: &'a [T],
 }
 
-impl<T: Dtype> Launch<'_, T> {
+impl<I: Isa, T: Dtype> Launch<'_, I, T> {
     fn run<B>(&self, body: &B) -> Result<CpuStorage>
     where
         B: RowBody<Element = T>,
@@ -173,7 +192,7 @@ impl<T: Dtype> Launch<'_, T> {
                 Starts::At(&start)
             },
         };
-        match engine::launch_vec(body, &input) {
+        match engine::launch_vec(self.isa, body, &input) {
             Ok(output) => Ok(B::Output::to_cpu_storage_owned(output)),
             Err(err) => candle_core::bail!(
                 "{}: no memory for the result of shape {:?}: {err}",

@@ -98,7 +98,7 @@ pub fn launch<B: RowBody>(
             stride: width,
         },
     };
-    launch_uninit(body, &input, output);
+    with_best_isa!(launch_on, body, &input, output);
     Ok(())
 }
 
@@ -132,7 +132,8 @@ impl<T> Input<'_, T> {
 
 /// Runs `body` over all rows into a new vector of `input.rows` times [`RowBody::output_width`]
 /// results.
-pub(crate) fn launch_vec<B: RowBody>(
+pub(crate) fn launch_vec<I: Isa, B: RowBody>(
+    isa: I,
     body: &B,
     input: &Input<'_, B::Element>,
 ) -> Result<Vec<B::Output>, TryReserveError> {
@@ -140,8 +141,8 @@ pub(crate) fn launch_vec<B: RowBody>(
     let mut output = Vec::new();
     output.try_reserve_exact(len)?;
     pages::advise(&output);
-    launch_uninit(body, input, &mut output.spare_capacity_mut()[..len]);
-    // SAFETY: the capacity is at least `len`, and `launch_uninit` has initialised the first `len`
+    launch_on(isa, body, input, &mut output.spare_capacity_mut()[..len]);
+    // SAFETY: the capacity is at least `len`, and `launch_on` has initialised the first `len`
     // elements.
     unsafe { output.set_len(len) };
     Ok(output)
@@ -149,16 +150,7 @@ pub(crate) fn launch_vec<B: RowBody>(
 
 /// Runs `body` over all rows and initialises all of `output`, which is `input.rows` times
 /// [`RowBody::output_width`] long.
-pub(crate) fn launch_uninit<B: RowBody>(
-    body: &B,
-    input: &Input<'_, B::Element>,
-    output: &mut [MaybeUninit<B::Output>],
-) {
-    with_best_isa!(launch_on, body, input, output)
-}
-
-/// [`launch_uninit`] for one instruction set.
-pub(crate) fn launch_on<I: Isa, B: RowBody>(
+fn launch_on<I: Isa, B: RowBody>(
     isa: I,
     body: &B,
     input: &Input<'_, B::Element>,
