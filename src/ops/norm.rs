@@ -19,7 +19,7 @@ use crate::problem::Op;
 /// - `eps`: finite and not negative; held in f32 or wider, so that 1e-12 is no 0 for f16.
 /// - Returns the shape and dtype of `x`, rounded once, after the weight.
 /// - Rows whose squares overflow or vanish are handled. A NaN or an infinity in a row makes it NaN
-///   wherever the formula does. With eps 0, a row of zeros is 0/0: NaN.
+///   wherever the formula does. With eps 0, a row of zeros is 0/0, and its result is undefined.
 /// - Gradients, with `r = 1 / sqrt(mean(x^2) + eps)`, `h = x * r` and `t = weight * g`:
 ///   `dx = r * (t - h * mean(h * t))`, and `dweight` is the sum of `g * h` over all rows, added up
 ///   in f32 or wider whatever the dtype.
@@ -54,7 +54,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// - `eps`: finite and not negative; held in f32 or wider, so that 1e-12 is no 0 for f16.
 /// - Returns the shape and dtype of `x`, rounded once, after weight and bias.
 /// - Rows whose squares overflow or vanish are handled. A NaN or an infinity makes a row NaN. A
-///   constant row gives exactly the bias; with eps 0 it is 0/0: NaN.
+///   constant row gives exactly the bias; with eps 0 it is 0/0, and its result is undefined.
 /// - Gradients, with `r = 1 / sqrt(var + eps)`, `h = (x - mean) * r` and `t = weight * g`:
 ///   `dx = r * (t - mean(t) - h * mean(h * t))`; `dweight` and `dbias` are the sums of `g * h` and
 ///   of `g` over all rows, added up in f32 or wider whatever the dtype.
