@@ -24,8 +24,8 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
             return Err(Error::DeviceMismatch {
                 op: op.name(),
                 argument,
-                expected: format!("{:?}", x.device().location()),
-                got: format!("{:?}", side.device().location()),
+                expected: x.device().location(),
+                got: side.device().location(),
                 got_shape: side.shape().clone(),
                 shape: x.shape().clone(),
             }

@@ -1,7 +1,7 @@
 //! The typed error of every op. Each variant names the op and carries the shapes that it is about.
 //! The public functions return candle's error, which wraps this one and shows its message.
 
-use candle_core::{DType, Shape};
+use candle_core::{DType, DeviceLocation, Shape};
 
 /// What can be wrong with a call, found before anything runs.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -10,16 +10,22 @@ pub enum Error {
     /// The dim does not exist in the shape.
     #[error("{op}: dim {dim} is out of range for shape {shape:?}")]
     DimOutOfRange {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The dim that was asked for.
         dim: i64,
+        /// The shape of the input.
         shape: Shape,
     },
 
     /// The op has no value over an axis without elements.
     #[error("{op}: dim {dim} of shape {shape:?} is empty, and {op} of nothing has no value")]
     EmptyAxis {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The dim that was asked for.
         dim: usize,
+        /// The shape of the input.
         shape: Shape,
     },
 
@@ -28,81 +34,134 @@ pub enum Error {
         "{op}: dim {dim} of shape {shape:?} has {len} elements, more than a u32 index can count"
     )]
     AxisTooLong {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The dim that was asked for.
         dim: usize,
+        /// The length of the axis.
         len: usize,
+        /// The shape of the input.
         shape: Shape,
     },
 
     /// The op is not defined for the dtype.
     #[error("{op}: dtype {dtype:?} of the input of shape {shape:?} is not supported; supported: {supported}")]
     UnsupportedDType {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The dtype of the input.
         dtype: DType,
+        /// The shape of the input.
         shape: Shape,
+        /// The dtypes that would do.
         supported: &'static str,
     },
 
     /// A weight or bias has another dtype than the input.
     #[error("{op}: {argument} has dtype {got:?}, the input of shape {shape:?} has {expected:?}")]
     DTypeMismatch {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The side input, by name.
         argument: &'static str,
+        /// What would do.
         expected: DType,
+        /// What it was.
         got: DType,
+        /// The shape of the input.
         shape: Shape,
     },
 
     /// A weight or bias does not have the shape that the input asks for.
     #[error("{op}: {argument} has shape {got:?}, the input of shape {input:?} needs {expected:?}")]
     ShapeMismatch {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The side input, by name.
         argument: &'static str,
+        /// What would do.
         expected: Shape,
+        /// What it was.
         got: Shape,
+        /// The shape of the input.
         input: Shape,
     },
 
     /// Two tensors of one call are on different devices.
-    #[error("{op}: {argument} of shape {got_shape:?} is on {got}, the input of shape {shape:?} is on {expected}")]
+    #[error("{op}: {argument} of shape {got_shape:?} is on {got:?}, the input of shape {shape:?} is on {expected:?}")]
     DeviceMismatch {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The side input, by name.
         argument: &'static str,
-        expected: String,
-        got: String,
+        /// What would do.
+        expected: DeviceLocation,
+        /// What it was.
+        got: DeviceLocation,
+        /// The shape of the side input.
         got_shape: Shape,
+        /// The shape of the input.
         shape: Shape,
     },
 
     /// An option is outside the values that the op is defined for.
     #[error("{op}: {option} is {value}, it must be {expected} (input of shape {shape:?})")]
     InvalidOption {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The option, by name.
         option: &'static str,
+        /// The value it was given.
         value: String,
+        /// What would do.
         expected: &'static str,
+        /// The shape of the input.
         shape: Shape,
+    },
+
+    /// An input is not contiguous where a kernel needs it, or has more strides than one takes. The
+    /// public ops pack such inputs, so only who builds a problem by hand meets this.
+    #[error("{op}: shape {shape:?} with strides {strides:?} must be packed first")]
+    NotPacked {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
+        op: &'static str,
+        /// The shape of the input.
+        shape: Shape,
+        /// Its strides, in elements.
+        strides: Vec<usize>,
     },
 
     /// A forced tier cannot run the problem on this device.
     #[error("{op}: the {tier} tier cannot run {rows} rows of {width} {dtype:?}: {reason}")]
     TierRefused {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The tier, by name.
         tier: &'static str,
+        /// How many rows there are.
         rows: usize,
+        /// Elements of a row.
         width: usize,
+        /// The dtype of the input.
         dtype: DType,
+        /// Why not.
         reason: String,
     },
 
     /// The device refused a launch that the plan thought legal.
     #[error("{op}: CUDA error {code} ({message}) launching {rows} rows of {width} {dtype:?}")]
     Launch {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
         op: &'static str,
+        /// The CUDA error code.
         code: i32,
+        /// The CUDA error's text.
         message: String,
+        /// How many rows there are.
         rows: usize,
+        /// Elements of a row.
         width: usize,
+        /// The dtype of the input.
         dtype: DType,
     },
 }

@@ -215,8 +215,8 @@ impl Problem {
     /// Checks an op on the last axis of a tensor. `sides` are the layouts and dtypes of the side
     /// inputs, in the order of [`Op::sides`].
     ///
-    /// The layouts must be ones that [`Rows::of`] takes, and the sides contiguous: callers pack
-    /// what is not ([`crate::custom_op`] does).
+    /// The layout of the input must be one that [`Rows::of`] takes, and the sides contiguous: the
+    /// public ops pack what is not.
     pub fn new(op: Op, input: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Self> {
         let shape = input.shape().clone();
         check_dtype(op, dtype, &shape)?;
@@ -241,7 +241,11 @@ impl Problem {
             offsets[i] = layout.start_offset();
         }
         let Some(view) = Rows::of(input) else {
-            unreachable!("the caller packs an input whose rows are not contiguous")
+            return Err(Error::NotPacked {
+                op: op.name(),
+                strides: input.stride().to_vec(),
+                shape,
+            });
         };
         let rows = shape.dims()[..dim].iter().product();
         Ok(Problem {
@@ -340,6 +344,13 @@ fn check_side(
             expected: Shape::from(width),
             got: side.shape().clone(),
             input: shape.clone(),
+        });
+    }
+    if !side.is_contiguous() {
+        return Err(Error::NotPacked {
+            op: op.name(),
+            shape: side.shape().clone(),
+            strides: side.stride().to_vec(),
         });
     }
     if side_dtype != dtype {
