@@ -113,15 +113,6 @@ pub fn worse(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Largest absolute difference.
-pub fn max_difference(a: &[f64], b: &[f64]) -> Result<f64> {
-    if a.len() != b.len() {
-        bail!("{} values cannot be compared with {}", a.len(), b.len());
-    }
-    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    Ok(differences.fold(0.0, worse))
-}
-
 /// A time in the unit that suits it, with three figures.
 pub fn show_time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -152,9 +143,9 @@ pub fn show_error(error: f64) -> String {
     }
 }
 
-/// A table whose columns are as wide as what they hold: text to the left, figures to the right.
+/// A table whose columns are as wide as what they hold.
 pub struct Table {
-    text_columns: usize,
+    alignment: &'static str,
     groups: Vec<(String, usize)>,
     rows: Vec<Vec<String>>,
 }
@@ -163,14 +154,14 @@ pub struct Table {
 const GAP: usize = 2;
 
 impl Table {
-    /// A table with these headings, of which the first `text_columns` stand over text.
+    /// A table with these headings. `alignment` has a letter for each column: l or r.
     pub fn new<S: Into<String>>(
-        text_columns: usize,
+        alignment: &'static str,
         headings: impl IntoIterator<Item = S>,
     ) -> Self {
         let headings = headings.into_iter().map(Into::into).collect();
         Table {
-            text_columns,
+            alignment,
             groups: Vec::new(),
             rows: vec![headings],
         }
@@ -215,11 +206,10 @@ impl fmt::Display for Table {
         }
         for (i, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                line += &if column < self.text_columns {
-                    format!("{cell:<width$}{:GAP$}", "")
-                } else {
-                    format!("{cell:>width$}{:GAP$}", "")
+            for ((cell, width), side) in row.iter().zip(&widths).zip(self.alignment.chars()) {
+                line += &match side {
+                    'l' => format!("{cell:<width$}{:GAP$}", ""),
+                    _ => format!("{cell:>width$}{:GAP$}", ""),
                 };
             }
             lines.push(line);

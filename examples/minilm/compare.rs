@@ -6,9 +6,7 @@ use candle_core::{DType, Tensor, D};
 use candle_nn::Module;
 use candle_transformers::models::bert::{BertModel, Config};
 
-use crate::common::{
-    max_difference, show_error, show_ratio, show_time, time_each, to_f64s, worse, Table,
-};
+use crate::common::{show_error, show_ratio, show_time, time_each, to_f64s, worse, Table};
 use crate::model::{additive_mask, pool, Encoder};
 use crate::Batch;
 
@@ -50,9 +48,7 @@ fn compare_results(
     let hidden_ref = reference_forward(reference, batch)?;
     let size = hidden.dim(D::Minus1)?;
 
-    let embeddings = pool(&hidden, &batch.mask, |x, dim| {
-        candle_rowwise::ops::sum_keepdim(x, dim)
-    })?;
+    let embeddings = pool(&hidden, &batch.mask, candle_rowwise::ops::sum_keepdim)?;
     let embeddings_ref = pool(&hidden_ref, &batch.mask, |x, dim| x.sum_keepdim(dim))?;
     let (embeddings, embeddings_ref) = (to_f64s(&embeddings)?, to_f64s(&embeddings_ref)?);
     let of_embeddings = max_difference(&embeddings, &embeddings_ref)?;
@@ -73,7 +69,7 @@ fn compare_results(
 
     let name = dtype.as_str();
     println!("Ours in {name} beside candle-transformers' BERT in f32:");
-    let mut table = Table::new(1, ["", "measured", "bound"]);
+    let mut table = Table::new("lrr", ["", "measured", "bound"]);
     let exact = dtype == DType::F32;
     let bound = |bounded: bool, text: String| if bounded { text } else { String::new() };
     let at_most = || format!("<= {}", show_error(LARGEST_DIFFERENCE));
@@ -108,6 +104,15 @@ fn compare_results(
             format!("{name} embeddings have a cosine of {smallest_cosine}, below {SMALLEST_COSINE}")
         }
     }))
+}
+
+/// Largest absolute difference.
+pub fn max_difference(a: &[f64], b: &[f64]) -> Result<f64> {
+    if a.len() != b.len() {
+        bail!("{} values cannot be compared with {}", a.len(), b.len());
+    }
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    Ok(differences.fold(0.0, worse))
 }
 
 /// In f64: the last places of f32 are what is asked about.
@@ -147,9 +152,12 @@ fn time_row_ops(config: &Config, batch: &Batch, dtype: DType) -> Result<()> {
     )?;
 
     let layers = config.num_hidden_layers as u32;
-    println!("Row ops of one forward pass in {}:", dtype.as_str());
-    let headings = ["op", "shape", "calls", "ours", "candle's BERT", "ratio"];
-    let mut table = Table::new(2, headings);
+    println!(
+        "Row ops of one forward pass in {}, ours and as candle's BERT calls them:",
+        dtype.as_str()
+    );
+    let headings = ["op", "shape", "calls", "ours", "candle's", "ratio"];
+    let mut table = Table::new("llrrrr", headings).grouped(&[("", 3), ("time of all calls", 3)]);
     let mut total = [std::time::Duration::ZERO; 2];
     let calls = [
         ("softmax", &scores, layers, &softmax),

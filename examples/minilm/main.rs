@@ -24,7 +24,7 @@ use candle_transformers::models::bert::Config;
 use clap::Parser;
 use tokenizers::{PaddingParams, Tokenizer, TruncationParams};
 
-use common::{device, device_name, to_f64s, Precision, Table};
+use common::{device, device_name, to_f64s, Precision};
 
 /// Sentence embeddings by all-MiniLM-L6-v2, on candle-rowwise's softmax and layer norm.
 #[derive(Parser)]
@@ -118,19 +118,20 @@ fn cosines(embeddings: &Tensor) -> Result<Tensor> {
 }
 
 fn show_cosines(sentences: &[String], embeddings: &Tensor) -> Result<()> {
-    let numbers = 1..=sentences.len();
-    for (number, sentence) in numbers.clone().zip(sentences) {
+    for (number, sentence) in (1..).zip(sentences) {
         println!("{number:>3}  {sentence}");
     }
     println!("\nCosine similarity:");
-    let headings = std::iter::once(String::new()).chain(numbers.clone().map(|n| n.to_string()));
-    let mut table = Table::new(0, headings);
+    // As many columns as there are sentences, so by hand and not as a `Table`.
+    let numbers = 1..=sentences.len();
+    let headings: String = numbers.clone().map(|n| format!("{n:>8}")).collect();
+    println!("   {headings}");
     let values = to_f64s(&cosines(embeddings)?)?;
     for (number, row) in numbers.zip(values.chunks(sentences.len())) {
-        let cells = row.iter().map(|cosine| format!("{cosine:.3}"));
-        table.row(std::iter::once(number.to_string()).chain(cells));
+        let cells: String = row.iter().map(|cosine| format!("{cosine:>8.3}")).collect();
+        println!("{number:>3}{cells}");
     }
-    println!("{table}");
+    println!();
     Ok(())
 }
 
@@ -167,7 +168,7 @@ fn main() -> Result<()> {
 
     let model = model::Encoder::load(load(dtype)?, &config)?;
     let hidden = model.forward(&batch)?;
-    let embeddings = model::pool(&hidden, &batch.mask, |x, dim| ops::sum_keepdim(x, dim))?;
+    let embeddings = model::pool(&hidden, &batch.mask, ops::sum_keepdim)?;
     show_cosines(&sentences, &embeddings)?;
 
     if args.compare {

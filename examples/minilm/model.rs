@@ -16,6 +16,10 @@ pub struct Encoder {
 
 impl Encoder {
     pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
+        let (size, heads) = (config.hidden_size, config.num_attention_heads);
+        if heads == 0 || size % heads != 0 {
+            candle_core::bail!("a hidden size of {size} cannot be shared by {heads} heads");
+        }
         let layers = (0..config.num_hidden_layers)
             .map(|i| Layer::load(vb.pp("encoder.layer").pp(i), config))
             .collect::<Result<_>>()?;
