@@ -8,10 +8,12 @@ use crate::exact::{last_place, Exact, Row};
 use crate::layer::{causal_mask, Sizes, EPS};
 use crate::Random;
 
+type OfTensor<'a> = dyn Fn(&Tensor) -> candle_core::Result<Tensor> + 'a;
+
 /// One function of a tensor, with any weights in it.
 struct Function<'a> {
     name: &'a str,
-    call: Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + 'a>,
+    call: Box<OfTensor<'a>>,
 }
 
 fn function<'a>(
