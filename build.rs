@@ -1,1 +1,181 @@
-fn main() {}
+//! Compiles the CUDA kernels into a static library and binds their C ABI, where the feature `cuda`
+//! asks for it. Without it there is nothing to do but to say where the headers are.
+
+fn main() {
+    let root = std::path::PathBuf::from(env("CARGO_MANIFEST_DIR"));
+    // `links = "rowwise"`: dependents that write kernels of their own read DEP_ROWWISE_INCLUDE.
+    println!(
+        "cargo::metadata=include={}",
+        root.join("cuda/include").display()
+    );
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "cuda")]
+    cuda::build(&root);
+}
+
+fn env(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name} for build scripts"))
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// Comma-separated compute capabilities to compile for, such as `80,90a`.
+    const ARCHS: &str = "ROWWISE_CUDA_ARCHS";
+    /// Without a GPU to ask: Ampere and up as machine code or through PTX, Hopper's own code.
+    const DEFAULT_ARCHS: &str = "80,90a";
+
+    pub fn build(root: &Path) {
+        for name in ["CUDA_HOME", "CUDA_PATH", "PATH", "LIBCLANG_PATH", ARCHS] {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
+        println!("cargo::rerun-if-changed=cuda");
+        let nvcc = find_nvcc().unwrap_or_else(|| {
+            fail("the feature `cuda` needs NVIDIA's compiler, and there is no nvcc in CUDA_HOME, CUDA_PATH or PATH (scripts/cuda-toolkit.sh installs one)")
+        });
+        bind(root);
+        compile(root, &nvcc);
+        link_runtime(&nvcc);
+    }
+
+    fn fail(sentence: &str) -> ! {
+        // `cargo::error` shows the sentence alone, where a panic would bury it in a dump.
+        println!("cargo::error={sentence}");
+        std::process::exit(1);
+    }
+
+    fn find_nvcc() -> Option<PathBuf> {
+        let from_env = ["CUDA_HOME", "CUDA_PATH"]
+            .iter()
+            .filter_map(|name| std::env::var_os(name))
+            .map(|home| PathBuf::from(home).join("bin/nvcc"));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let from_path = std::env::split_paths(&path).map(|dir| dir.join("nvcc"));
+        from_env.chain(from_path).find(|nvcc| nvcc.is_file())
+    }
+
+    /// Rust declarations of cuda/abi.h.
+    fn bind(root: &Path) {
+        let header = root.join("cuda/abi.h");
+        // bindgen panics where it finds no libclang; its message is long and not about us.
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let bindings = std::panic::catch_unwind(|| {
+            bindgen::Builder::default()
+                .header(header.to_string_lossy())
+                .allowlist_item("(rw|RW)_.*")
+                .default_enum_style(bindgen::EnumVariation::Rust {
+                    non_exhaustive: false,
+                })
+                .derive_default(false)
+                .layout_tests(false)
+                .generate()
+        });
+        std::panic::set_hook(hook);
+        let bindings = match bindings {
+            Ok(Ok(bindings)) => bindings,
+            Ok(Err(error)) => fail(&format!("bindgen could not read cuda/abi.h: {error}")),
+            Err(_) => fail("the feature `cuda` needs libclang for bindgen, and none was found (Debian: apt-get install libclang-dev; elsewhere set LIBCLANG_PATH)"),
+        };
+        let out = PathBuf::from(crate::env("OUT_DIR")).join("abi.rs");
+        if let Err(error) = bindings.write_to_file(&out) {
+            fail(&format!("{} could not be written: {error}", out.display()));
+        }
+    }
+
+    fn compile(root: &Path, nvcc: &Path) {
+        // What cc's CUDA mode calls.
+        std::env::set_var("NVCC", nvcc);
+        let mut build = cc::Build::new();
+        build
+            .cuda(true)
+            .cudart("static")
+            .std("c++17")
+            .include(root.join("cuda/include"))
+            // a*b+c is fused where it is written as such and nowhere else: the bits of an expression
+            // must not depend on the kernel it is inlined into.
+            .flag("-fmad=false")
+            .flag("-diag-suppress=20012") // defaulted functions take their qualifiers from use
+            .opt_level(3)
+            .debug(false)
+            .file(root.join("cuda/abi.cu"))
+            .files(instances(&root.join("cuda/instances")));
+        for flag in arch_flags() {
+            build.flag(flag);
+        }
+        if let Err(error) = build.try_compile("rowwise_kernels") {
+            fail(&format!("nvcc ({}) failed: {error}", nvcc.display()));
+        }
+    }
+
+    /// Every .cu file of the folder: an instance is added by adding its file.
+    fn instances(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder)
+            .unwrap_or_else(|e| fail(&format!("{} cannot be read: {e}", folder.display())));
+        let mut files: Vec<_> = entries
+            .filter_map(|entry| entry.ok().map(|e| e.path()))
+            .filter(|path| path.extension().is_some_and(|e| e == "cu"))
+            .collect();
+        files.sort();
+        files
+    }
+
+    fn arch_flags() -> Vec<String> {
+        let asked = std::env::var(ARCHS).ok().filter(|list| !list.is_empty());
+        let archs = asked.clone().or_else(present_gpus);
+        let list = archs.as_deref().unwrap_or(DEFAULT_ARCHS);
+        let mut flags: Vec<_> = list
+            .split(',')
+            .map(str::trim)
+            .map(|arch| {
+                let number = arch.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+                if number.parse::<u32>().map_or(true, |n| n < 80) {
+                    fail(&format!("{ARCHS} lists `{arch}`; it takes compute capabilities from 80 up, such as 80,90a"));
+                }
+                format!("-gencode=arch=compute_{arch},code=sm_{arch}")
+            })
+            .collect();
+        if archs.is_none() {
+            // For GPUs that the default list has no machine code for.
+            flags.push("-gencode=arch=compute_80,code=compute_80".into());
+        }
+        flags
+    }
+
+    /// The compute capabilities of the GPUs of this machine, in nvcc's form.
+    fn present_gpus() -> Option<String> {
+        let output = Command::new("nvidia-smi")
+            .args(["--query-gpu=compute_cap", "--format=csv,noheader"])
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        let mut archs: Vec<String> = text
+            .lines()
+            .map(|line| line.trim().replace('.', ""))
+            .filter(|cap| cap.parse::<u32>().is_ok_and(|n| n >= 80))
+            // Hopper's own instructions are only in its `a` variant.
+            .map(|cap| if cap == "90" { "90a".into() } else { cap })
+            .collect();
+        archs.sort();
+        archs.dedup();
+        (!archs.is_empty()).then(|| archs.join(","))
+    }
+
+    fn link_runtime(nvcc: &Path) {
+        let home = nvcc.parent().and_then(Path::parent);
+        for folder in home.iter().flat_map(|home| {
+            ["lib64", "lib", "targets/x86_64-linux/lib"].map(|folder| home.join(folder))
+        }) {
+            if folder.join("libcudart_static.a").is_file() {
+                println!("cargo::rustc-link-search=native={}", folder.display());
+            }
+        }
+        // The static runtime's own needs.
+        for library in ["dl", "rt", "pthread", "stdc++"] {
+            println!("cargo::rustc-link-lib={library}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+// The C ABI's entry points: dtype to instantiation, status to words.
+#include "ops/families.cuh"
+
+namespace {
+
+template <class F>
+int32_t with_dtype(rw_dtype dtype, F f) {
+    switch (dtype) {
+        case RW_F16:
+            return f(rowwise::f16{});
+        case RW_BF16:
+            return f(rowwise::bf16{});
+        case RW_F32:
+            return f(float{});
+        case RW_F64:
+            return f(double{});
+    }
+    return RW_NO_KERNEL;
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t rw_reduce(const rw_reduce_params* params, void* stream, int32_t dry_run) {
+    return with_dtype(params->problem.dtype, [&](auto t) {
+        return rowwise::launch_reduce<decltype(t)>(*params, stream, dry_run != 0);
+    });
+}
+
+int32_t rw_softmax(const rw_softmax_params* params, void* stream, int32_t dry_run) {
+    return with_dtype(params->problem.dtype, [&](auto t) {
+        return rowwise::launch_softmax<decltype(t)>(*params, stream, dry_run != 0);
+    });
+}
+
+int32_t rw_norm(const rw_norm_params* params, void* stream, int32_t dry_run) {
+    return with_dtype(params->problem.dtype, [&](auto t) {
+        return rowwise::launch_norm<decltype(t)>(*params, stream, dry_run != 0);
+    });
+}
+
+const char* rw_status_message(int32_t status) {
+    switch (status) {
+        case RW_OK:
+            return "ok";
+        case RW_NO_KERNEL:
+            return "no kernel is built for this plan";
+        case RW_BAD_PLAN:
+            return "the plan does not fit the problem";
+        default:
+            return cudaGetErrorString(static_cast<cudaError_t>(status));
+    }
+}
+
+}  // extern "C"

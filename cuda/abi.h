@@ -1,0 +1,111 @@
+/* The C ABI between the Rust host and the kernels: the only header both sides read.
+ *
+ * One entry point per family of ops. Each takes a params struct by pointer and a stream, executes
+ * exactly the plan it is given, and returns a status. Nothing here allocates, copies to the device
+ * or synchronises, so every call may be captured in a CUDA graph.
+ */
+#ifndef CANDLE_ROWWISE_ABI_H
+#define CANDLE_ROWWISE_ABI_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Shared with src/tuning.rs; src/cuda/sys.rs checks that its values are these. */
+
+/* Warps that a resident block may have: one chunk of the row each. */
+#define RW_MAX_RESIDENT_WARPS 16
+/* Warps of a block of the warp tier. */
+#define RW_MAX_WARP_TIER_WARPS 8
+/* Warps that a streaming block may have. */
+#define RW_MAX_STREAMING_WARPS 16
+/* Chunk states that a streaming block keeps at once, at most. */
+#define RW_WINDOW_CHUNKS 1024
+/* Bytes of the largest state of a shipped op. */
+#define RW_STATE_BYTES 16
+
+typedef enum rw_dtype { RW_F16 = 0, RW_BF16 = 1, RW_F32 = 2, RW_F64 = 3 } rw_dtype;
+
+typedef enum rw_reduction { RW_SUM = 0, RW_MAX = 1, RW_ARGMAX = 2, RW_LOGSUMEXP = 3 } rw_reduction;
+
+typedef enum rw_softmax_kind { RW_SOFTMAX = 0, RW_LOG_SOFTMAX = 1 } rw_softmax_kind;
+
+typedef enum rw_norm_kind { RW_RMS_NORM = 0, RW_LAYER_NORM = 1 } rw_norm_kind;
+
+typedef enum rw_ownership {
+    RW_RESIDENT_WARP = 0,
+    RW_RESIDENT_BLOCK = 1,
+    RW_STREAMING = 2
+} rw_ownership;
+
+/* Statuses. Negative: refused here. Positive: a cudaError_t. */
+#define RW_OK 0
+#define RW_NO_KERNEL (-1)
+#define RW_BAD_PLAN (-2)
+
+/* How to run: made by src/plan.rs, executed as it stands. */
+typedef struct rw_plan {
+    rw_ownership ownership;
+    int32_t vectors;      /* 16-byte vectors a lane holds of a chunk */
+    int32_t lanes;        /* lanes that share a row: 32 but for several rows a warp */
+    int32_t threads;      /* of a block */
+    int32_t blocks;       /* of the grid; rows beyond are walked by the same blocks */
+    int32_t slots;        /* chunk states kept in shared memory */
+    int32_t stage_offset; /* where a staged row begins in shared memory; -1: not staged */
+    int32_t shared_bytes; /* dynamic shared memory of a block */
+    int64_t chunks;       /* of a row */
+} rw_plan;
+
+/* Rows of unit stride, up to three outer dims, outermost first. `data` is the first row. */
+typedef struct rw_rows {
+    const void *data;
+    int64_t sizes[3];
+    int64_t strides[3];
+} rw_rows;
+
+/* The output is contiguous throughout. */
+typedef struct rw_problem {
+    rw_dtype dtype;
+    int64_t rows;
+    int64_t width;
+    rw_rows x;
+    void *y;
+} rw_problem;
+
+typedef struct rw_reduce_params {
+    rw_problem problem;
+    rw_plan plan;
+    rw_reduction reduction;
+} rw_reduce_params;
+
+typedef struct rw_softmax_params {
+    rw_problem problem;
+    rw_plan plan;
+    rw_softmax_kind kind;
+} rw_softmax_params;
+
+typedef struct rw_norm_params {
+    rw_problem problem;
+    rw_plan plan;
+    rw_norm_kind kind;
+    double eps;
+    const void *weight; /* width elements of the problem's dtype */
+    const void *bias;   /* likewise; read by layer norm alone */
+} rw_norm_params;
+
+/* `stream` is a CUstream. With `dry_run` nothing is launched: the status says whether there is a
+ * kernel for the plan, which needs no GPU. */
+int32_t rw_reduce(const rw_reduce_params *params, void *stream, int32_t dry_run);
+int32_t rw_softmax(const rw_softmax_params *params, void *stream, int32_t dry_run);
+int32_t rw_norm(const rw_norm_params *params, void *stream, int32_t dry_run);
+
+/* A status in words; the string is static. */
+const char *rw_status_message(int32_t status);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

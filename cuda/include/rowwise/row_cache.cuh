@@ -1,0 +1,223 @@
+// What a body keeps of a row between walks, and what it writes.
+//
+// A resident thread keeps its tile in registers. A streaming block keeps the row in shared memory
+// where the plan found room for it, and reads it again where not; each thread reads back only what
+// it wrote itself, so that takes no barrier. Widths are run-time values throughout.
+#pragma once
+
+#include "walk.cuh"
+
+namespace rowwise {
+
+// A row of the input, staged on chip by the first walk that loads it.
+template <class Ctx, class T>
+class RowCache {
+    static constexpr int W = kVectorElements<T>;
+    static constexpr int V = Ctx::TileT::kVectors;
+    static_assert(W == Ctx::TileT::kVectorWidth, "the cached row sets the tile");
+
+public:
+    // Elements past the end of the row read as `pad`.
+    RW_DEVICE RowCache(const Row& row, i64 axis_size, Ctx& ctx, const InputRows<T>& input, T pad)
+        : row_(input.row(row.exists ? row.index : 0)),
+          aligned_(is_vector_aligned(row_)),
+          pad_(pad),
+          ctx_(&ctx),
+          born_(ctx.walks) {
+        if constexpr (Ctx::kResident) {
+            const auto tile = make_tile<W, V>(ctx.own_chunk(), ctx.lane, row.exists ? axis_size : 0);
+            load_tile<Reuse::kNone>(held_, row_, aligned_, tile, pad_);
+        }
+    }
+
+    RW_DEVICE void load(const typename Ctx::TileT& tile, accum_t<T> (&values)[W * V]) {
+        if constexpr (!Ctx::kResident) {
+            fetch(tile);
+        }
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+#pragma unroll
+            for (int w = 0; w < W; ++w) {
+                values[j * W + w] = held_[j].get(w);
+            }
+        }
+    }
+
+private:
+    RW_DEVICE void fetch(const typename Ctx::TileT& tile) {
+        if (ctx_->shared.stage_offset < 0) {
+            // Read again in every walk: ask the caches to keep it.
+            load_tile<Reuse::kByOtherRows>(held_, row_, aligned_, tile, pad_);
+            return;
+        }
+        Word4* stage = reinterpret_cast<Word4*>(ctx_->shared.base + ctx_->shared.stage_offset) +
+                       tile.chunk * (V * kWarpSize) + tile.lane;
+        if (ctx_->walks == born_) {
+            load_tile<Reuse::kNone>(held_, row_, aligned_, tile, pad_);
+#pragma unroll
+            for (int j = 0; j < V; ++j) {
+                stage[j * kWarpSize] = held_[j].raw;
+            }
+        } else {
+#pragma unroll
+            for (int j = 0; j < V; ++j) {
+                held_[j].raw = stage[j * kWarpSize];
+            }
+        }
+    }
+
+    const T* row_;
+    bool aligned_;
+    T pad_;
+    Ctx* ctx_;
+    int born_;
+    Vector<T> held_[V];
+};
+
+// The result of a function of tiles, kept between walks by a resident thread and computed again by
+// a streaming one. `compute(tile)` must have no side effects.
+template <class Ctx, class F>
+class TileCache {
+    using TileT = typename Ctx::TileT;
+    using Value = decltype(static_cast<F*>(nullptr)->operator()(*static_cast<const TileT*>(nullptr)));
+
+public:
+    RW_DEVICE TileCache(const Row& row, i64 axis_size, Ctx& ctx, F compute)
+        : compute_(compute),
+          held_(Ctx::kResident ? compute(make_tile<TileT::kVectorWidth, TileT::kVectors>(
+                                     ctx.own_chunk(), ctx.lane, row.exists ? axis_size : 0))
+                               : Value{}) {}
+
+    RW_DEVICE const Value& operator()(const TileT& tile) {
+        if constexpr (!Ctx::kResident) {
+            held_ = compute_(tile);
+        }
+        return held_;
+    }
+
+private:
+    F compute_;
+    Value held_;
+};
+
+template <class Ctx, class F>
+RW_DEVICE TileCache<Ctx, F> cache_tiles(const Row& row, i64 axis_size, Ctx& ctx, F compute) {
+    return TileCache<Ctx, F>(row, axis_size, ctx, compute);
+}
+
+// A contiguous row of the output.
+template <class T>
+class OutputRow {
+public:
+    RW_DEVICE OutputRow(const Row& row, i64 axis_size, T* data)
+        : row_(data + (row.exists ? row.index : 0) * axis_size), aligned_(is_vector_aligned(row_)) {}
+
+    RW_DEVICE bool aligned() const {
+        return aligned_;
+    }
+
+    // Rounds once, to nearest even.
+    RW_DEVICE void store(const Tile<kVectorElements<T>, 1>& part,
+                         const accum_t<T> (&values)[kVectorElements<T>]) const {
+        Vector<T> packed[1];
+        packed[0].set(values);
+        store_tile(row_, aligned_, part, packed);
+    }
+
+    // The same for a whole vector of an aligned row.
+    RW_DEVICE void store_whole(const Tile<kVectorElements<T>, 1>& part,
+                               const accum_t<T> (&values)[kVectorElements<T>]) const {
+        Vector<T> packed;
+        packed.set(values);
+        store_streaming(row_ + part.first, packed.raw);
+    }
+
+private:
+    T* row_;
+    bool aligned_;
+};
+
+// One vector that all rows read at their own positions: a weight, a bias.
+template <class T>
+class SideInput {
+public:
+    static constexpr int kWidth = kVectorElements<T>;
+
+    struct Values {
+        accum_t<T> at[kWidth];
+    };
+
+    RW_DEVICE explicit SideInput(const T* data) : data_(data), aligned_(is_vector_aligned(data)) {}
+
+    RW_DEVICE bool aligned() const {
+        return aligned_;
+    }
+
+    RW_DEVICE Values load(const Tile<kWidth, 1>& part) const {
+        Vector<T> raw[1];
+        load_tile<Reuse::kByOtherRows>(raw, data_, aligned_, part, T{});
+        return unpack(raw[0]);
+    }
+
+    RW_DEVICE Values load_whole(const Tile<kWidth, 1>& part) const {
+        Vector<T> raw;
+        raw.raw = load_shared_by_rows(data_ + part.first);
+        return unpack(raw);
+    }
+
+private:
+    static RW_DEVICE Values unpack(const Vector<T>& raw) {
+        Values v;
+#pragma unroll
+        for (int w = 0; w < kWidth; ++w) {
+            v.at[w] = raw.get(w);
+        }
+        return v;
+    }
+
+    const T* data_;
+    bool aligned_;
+};
+
+// Writes a tile of the output, vector by vector: `compute(e, side values at e...)` gives the value
+// of element e of the tile. Vector by vector, so that no more of the side inputs is held in
+// registers than one vector needs; with one test for the whole tile, so that the common case has no
+// branch between its loads.
+template <class TileT, class T, class F, class... Sides>
+RW_DEVICE void emit(const TileT& tile, const OutputRow<T>& out, F compute, const Sides&... sides) {
+    constexpr int W = TileT::kVectorWidth;
+    const auto one = [&](int j, const auto& part, auto write, const auto&... loaded) {
+        accum_t<T> values[W];
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+            values[w] = compute(j * W + w, loaded.at[w]...);
+        }
+        write(part, values);
+    };
+    if (tile.is_full() && (out.aligned() && ... && sides.aligned())) {
+#pragma unroll
+        for (int j = 0; j < TileT::kVectors; ++j) {
+            const auto part = tile.vector(j);
+            one(j, part, [&](const auto& at, const auto& v) { out.store_whole(at, v); },
+                sides.load_whole(part)...);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < TileT::kVectors; ++j) {
+            const auto part = tile.vector(j);
+            one(j, part, [&](const auto& at, const auto& v) { out.store(at, v); },
+                sides.load(part)...);
+        }
+    }
+}
+
+// A number rounded to nearest even into an element.
+template <class T>
+RW_DEVICE T round_to(accum_t<T> value) {
+    accum_t<T> all[kVectorElements<T>] = {value};
+    Vector<T> v;
+    v.set(all);
+    return element(v, 0);
+}
+
+}  // namespace rowwise

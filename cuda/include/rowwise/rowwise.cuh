@@ -1,0 +1,10 @@
+// candle-rowwise's device library: include this to write a row-wise op. See ARCHITECTURE.md for the
+// parts, and cuda/ops/ for bodies to start from.
+#pragma once
+
+#include "row_cache.cuh"
+#include "monoids/arg_extremum.cuh"
+#include "monoids/extremum.cuh"
+#include "monoids/log_sum_exp.cuh"
+#include "monoids/pair.cuh"
+#include "monoids/sum.cuh"

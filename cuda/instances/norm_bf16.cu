@@ -1,0 +1,3 @@
+#include "norm.inl"
+
+template int rowwise::launch_norm<rowwise::bf16>(const rw_norm_params&, void*, bool);

@@ -1,0 +1,16 @@
+// The entry point of each family for one element type: picks the body and launches it. Instantiated
+// once per family and dtype, by the files of cuda/instances/.
+#pragma once
+
+#include "../tiers/launch.cuh"
+
+namespace rowwise {
+
+template <class T>
+int launch_reduce(const rw_reduce_params& params, void* stream, bool dry_run);
+template <class T>
+int launch_softmax(const rw_softmax_params& params, void* stream, bool dry_run);
+template <class T>
+int launch_norm(const rw_norm_params& params, void* stream, bool dry_run);
+
+}  // namespace rowwise

@@ -1,0 +1,92 @@
+// Bodies of softmax and log-softmax.
+#pragma once
+
+#include <rowwise/rowwise.cuh>
+
+namespace rowwise {
+
+// y = exp(x - max) / sum(exp(x - max)).
+//
+// One exponential an element: the first walk takes it relative to the maximum of the thread's own
+// tile and keeps it, and the last one only scales by exp(tile maximum - maximum) / sum. Both factors
+// are at most 1, so nothing overflows; where the second underflows, so does the result.
+//
+// A row with a NaN or a +inf, and a row of nothing but -inf, is NaN throughout.
+template <class T>
+struct SoftmaxBody {
+    using Element = T;
+    using A = accum_t<T>;
+    using State = OnlineLogSumExp<A>;
+    static constexpr int kStateBytes = sizeof(State);
+
+    InputRows<T> x;
+    T* y;
+
+    template <int N>
+    struct Exponentials {
+        A terms[N];
+        State state;
+    };
+
+    template <class Ctx>
+    RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
+        constexpr int N = Ctx::simd_width;
+        RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
+        OutputRow<T> out(row, axis_size, y);
+        auto exponentials = cache_tiles(row, axis_size, ctx, [&](const typename Ctx::TileT& tile) {
+            Exponentials<N> e;
+            A values[N];
+            in.load(tile, values);
+            e.state = State::exponentials(values, e.terms);
+            return e;
+        });
+        State total;
+        reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
+            fold.join(exponentials(tile).state);
+        });
+        pjoin(total, ctx);
+        const A shift = finite_shift(total.maximum[0]);
+        const A inverse = divide(A(1), total.sum[0]);
+        reduce(row, axis_size, ctx, [&](const auto& tile) {
+            const Exponentials<N>& e = exponentials(tile);
+            const A scale = exp_nonpositive(e.state.maximum[0] - shift) * inverse;
+            emit(tile, out, [&](int i) { return e.terms[i] * scale; });
+        });
+    }
+};
+
+// y = (x - max) - log(sum(exp(x - max))): the large part is taken off first, exactly, so that the
+// logarithm is not lost in it.
+template <class T>
+struct LogSoftmaxBody {
+    using Element = T;
+    using A = accum_t<T>;
+    using State = OnlineLogSumExp<A>;
+    static constexpr int kStateBytes = sizeof(State);
+
+    InputRows<T> x;
+    T* y;
+
+    template <class Ctx>
+    RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
+        constexpr int N = Ctx::simd_width;
+        RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
+        OutputRow<T> out(row, axis_size, y);
+        State total;
+        reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
+            A values[N];
+            in.load(tile, values);
+            fold.accumulate(values, tile);
+        });
+        pjoin(total, ctx);
+        const A maximum = total.maximum[0];
+        const A log_sum = natural_log(total.sum[0]);
+        reduce(row, axis_size, ctx, [&](const auto& tile) {
+            A values[N];
+            in.load(tile, values);
+            emit(tile, out, [&](int i) { return (values[i] - maximum) - log_sum; });
+        });
+    }
+};
+
+}  // namespace rowwise

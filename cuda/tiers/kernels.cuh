@@ -1,0 +1,81 @@
+// One __global__ per way to own a row. Each sets up the context that its tier promises and hands the
+// row to the body; none knows what the body computes.
+#pragma once
+
+#include <rowwise/rowwise.cuh>
+
+#include "../abi.h"
+
+namespace rowwise {
+
+// What a kernel needs of the plan and the problem.
+struct Geometry {
+    i64 rows;
+    i64 width;
+    i64 chunks;
+    int lanes;
+    int slots;
+    int stage_offset;
+};
+
+// Rows of one chunk: one warp a row, or several rows a warp where a few lanes hold a whole one.
+template <class Body, int V>
+__global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize)
+    warp_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
+    using Ctx = Context<typename Body::Element, V, Ownership::kResidentWarp, Body::kStateBytes>;
+    const int warp = threadIdx.x / kWarpSize;
+    const int rows_per_warp = kWarpSize / g.lanes;
+    const int place = lane_id() / g.lanes;
+    const i64 warps_per_block = blockDim.x / kWarpSize;
+    const i64 step = static_cast<i64>(gridDim.x) * warps_per_block * rows_per_warp;
+    // All lanes of a warp go round together, whether or not their own row exists.
+    for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
+         first += step) {
+        Ctx ctx{};
+        ctx.lane = lane_id() & (g.lanes - 1);
+        ctx.lanes = g.lanes;
+        ctx.warps = 1;
+        ctx.chunks = 1;
+        body(Row{first + place, first + place < g.rows}, g.width, ctx);
+    }
+}
+
+// Rows of as many chunks as the block has warps.
+template <class Body, int V>
+__global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize)
+    block_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
+    using Ctx = Context<typename Body::Element, V, Ownership::kResidentBlock, Body::kStateBytes>;
+    __shared__ __align__(16) unsigned char slots[2 * RW_MAX_RESIDENT_WARPS * Body::kStateBytes];
+    Ctx ctx{};
+    ctx.lane = lane_id();
+    ctx.lanes = kWarpSize;
+    ctx.warp = threadIdx.x / kWarpSize;
+    ctx.warps = blockDim.x / kWarpSize;
+    ctx.chunks = g.chunks;
+    ctx.shared.base = slots;
+    ctx.shared.slots = RW_MAX_RESIDENT_WARPS;
+    for (i64 row = blockIdx.x; row < g.rows; row += gridDim.x) {
+        body(Row{row, true}, g.width, ctx);
+    }
+}
+
+// Rows of any number of chunks.
+template <class Body, int V>
+__global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize)
+    streaming_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
+    using Ctx = Context<typename Body::Element, V, Ownership::kStreaming, Body::kStateBytes>;
+    extern __shared__ __align__(16) unsigned char dynamic_shared[];
+    Ctx ctx{};
+    ctx.lane = lane_id();
+    ctx.lanes = kWarpSize;
+    ctx.warp = threadIdx.x / kWarpSize;
+    ctx.warps = blockDim.x / kWarpSize;
+    ctx.chunks = g.chunks;
+    ctx.shared = {dynamic_shared, g.slots, g.stage_offset};
+    for (i64 row = blockIdx.x; row < g.rows; row += gridDim.x) {
+        ctx.walks = 0;
+        body(Row{row, true}, g.width, ctx);
+    }
+}
+
+}  // namespace rowwise

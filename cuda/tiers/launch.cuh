@@ -1,0 +1,141 @@
+// From a plan to a launch: picks the instantiation the plan names, checks that the plan is one that
+// it can run, and launches. Takes no decision of its own.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels.cuh"
+
+namespace rowwise {
+
+static_assert(kWindowChunks == RW_WINDOW_CHUNKS, "the headers and the ABI count windows alike");
+
+template <int... Vs>
+struct VectorList {};
+
+template <int V>
+struct Vectors {
+    static constexpr int kCount = V;
+};
+
+// Vectors a lane that each kernel is made for, by element size: those that
+// src/tuning.rs::chunk_vectors answers for rows of one chunk, of up to RW_MAX_RESIDENT_WARPS of
+// them, and of any number. A test walks the planner and asks for a kernel for each plan.
+template <int ElementBytes>
+struct Made;
+template <>
+struct Made<2> {
+    using Warp = VectorList<1, 2>;
+    using Block = VectorList<2, 4>;
+    using Streaming = VectorList<2, 4, 8>;
+};
+template <>
+struct Made<4> {
+    using Warp = VectorList<1, 2, 4>;
+    using Block = VectorList<4, 8>;
+    using Streaming = VectorList<4, 8>;
+};
+template <>
+struct Made<8> {
+    using Warp = VectorList<1, 4>;
+    using Block = VectorList<4, 8>;
+    using Streaming = VectorList<4, 8>;
+};
+
+// Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it.
+template <class F, int... Vs>
+int with_vectors(VectorList<Vs...>, int vectors, F f) {
+    int status = RW_NO_KERNEL;
+    static_cast<void>(
+        ((vectors == Vs ? (status = f(Vectors<Vs>{}), true) : false) || ...));
+    return status;
+}
+
+// True where the plan stays within what the kernels assume.
+template <class Body>
+bool plan_is_sound(const rw_plan& plan, i64 rows, i64 width) {
+    const i64 chunk =
+        static_cast<i64>(kWarpSize) * kVectorElements<typename Body::Element> * plan.vectors;
+    const int warps = plan.threads / kWarpSize;
+    if (rows <= 0 || width <= 0 || plan.blocks <= 0 || plan.threads % kWarpSize != 0 || warps <= 0 ||
+        plan.chunks * chunk < width || (plan.chunks - 1) * chunk >= width) {
+        return false;
+    }
+    switch (plan.ownership) {
+        case RW_RESIDENT_WARP:
+            return plan.chunks == 1 && warps <= RW_MAX_WARP_TIER_WARPS && plan.lanes > 0 &&
+                   plan.lanes <= kWarpSize && kWarpSize % plan.lanes == 0 &&
+                   (plan.lanes == kWarpSize ||
+                    (plan.vectors == 1 &&
+                     static_cast<i64>(plan.lanes) * kVectorElements<typename Body::Element> >= width));
+        case RW_RESIDENT_BLOCK:
+            return plan.chunks == warps && warps <= RW_MAX_RESIDENT_WARPS;
+        case RW_STREAMING: {
+            const int fixed = streaming_shared_bytes(plan.slots, Body::kStateBytes);
+            const i64 staged = plan.chunks * chunk * static_cast<i64>(sizeof(typename Body::Element));
+            return warps <= RW_MAX_STREAMING_WARPS &&
+                   plan.slots >= min_of<i64>(plan.chunks, kWindowChunks) &&
+                   plan.shared_bytes >= fixed &&
+                   (plan.stage_offset < 0 ||
+                    (plan.stage_offset % kVectorBytes == 0 && plan.stage_offset >= fixed &&
+                     plan.shared_bytes >= plan.stage_offset + staged));
+        }
+    }
+    return false;
+}
+
+template <class Body>
+int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* stream, bool dry_run) {
+    static_assert(Body::kStateBytes <= RW_STATE_BYTES, "src/plan.rs lays out RW_STATE_BYTES a state");
+    using Lists = Made<sizeof(typename Body::Element)>;
+    if (!plan_is_sound<Body>(plan, rows, width)) {
+        return RW_BAD_PLAN;
+    }
+    const Geometry geometry = {rows, width, plan.chunks, plan.lanes, plan.slots, plan.stage_offset};
+    const auto start = [&](auto* kernel) -> int {
+        if (dry_run) {
+            return RW_OK;
+        }
+        if (plan.shared_bytes > 48 * 1024) {
+            const cudaError_t raised = cudaFuncSetAttribute(
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
+            if (raised != cudaSuccess) {
+                return raised;
+            }
+        }
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
+        config.blockDim = dim3(static_cast<unsigned>(plan.threads));
+        config.dynamicSmemBytes = static_cast<size_t>(plan.shared_bytes);
+        config.stream = static_cast<cudaStream_t>(stream);
+        return cudaLaunchKernelEx(&config, kernel, body, geometry);
+    };
+    switch (plan.ownership) {
+        case RW_RESIDENT_WARP:
+            return with_vectors(typename Lists::Warp{}, plan.vectors, [&](auto v) {
+                return start(warp_kernel<Body, decltype(v)::kCount>);
+            });
+        case RW_RESIDENT_BLOCK:
+            return with_vectors(typename Lists::Block{}, plan.vectors, [&](auto v) {
+                return start(block_kernel<Body, decltype(v)::kCount>);
+            });
+        case RW_STREAMING:
+            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+                return start(streaming_kernel<Body, decltype(v)::kCount>);
+            });
+    }
+    return RW_BAD_PLAN;
+}
+
+template <class T>
+InputRows<T> input_rows(const rw_rows& rows) {
+    InputRows<T> in;
+    in.data = static_cast<const T*>(rows.data);
+    for (int i = 0; i < 3; ++i) {
+        in.sizes[i] = rows.sizes[i];
+        in.strides[i] = rows.strides[i];
+    }
+    return in;
+}
+
+}  // namespace rowwise

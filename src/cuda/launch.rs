@@ -1,0 +1,215 @@
+//! From a problem, a plan and device addresses to a call of the C ABI.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use candle_core::DType;
+
+use super::{result, sys};
+use crate::error::Result;
+use crate::plan::{Plan, Residency, Tier};
+use crate::problem::{Op, Problem, Rows};
+
+/// Device addresses of a launch. The first element of the allocation, not of the view: the offsets
+/// are in the problem.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Addresses {
+    pub x: u64,
+    pub sides: [u64; 2],
+    pub y: u64,
+}
+
+/// Executes `plan` on `stream`.
+///
+/// # Safety
+///
+/// `addresses` are device addresses of allocations of the current context: of the input and the side
+/// inputs as the problem describes them, and of an output of [`Problem::output_len`] elements that
+/// nothing else reads or writes until the launch has run. All stay allocated until then.
+pub(super) unsafe fn launch(
+    problem: &Problem,
+    plan: &Plan,
+    addresses: &Addresses,
+    stream: *mut c_void,
+) -> Result<()> {
+    // SAFETY: forwarded from the caller.
+    result::check(unsafe { call(problem, plan, addresses, stream, false) }, problem)
+}
+
+/// Whether a kernel is built for `plan`; needs no GPU.
+#[cfg(test)]
+pub(super) fn has_kernel(problem: &Problem, plan: &Plan) -> Result<()> {
+    let addresses = Addresses {
+        x: 0,
+        sides: [0; 2],
+        y: 0,
+    };
+    // SAFETY: a dry run launches nothing and follows no address.
+    let status = unsafe { call(problem, plan, &addresses, ptr::null_mut(), true) };
+    result::check(status, problem)
+}
+
+unsafe fn call(
+    problem: &Problem,
+    plan: &Plan,
+    addresses: &Addresses,
+    stream: *mut c_void,
+    dry_run: bool,
+) -> i32 {
+    let p = abi_problem(problem, addresses);
+    let plan = abi_plan(plan);
+    let dry = i32::from(dry_run);
+    // SAFETY (all three): the params live for the call, which copies them into the launch.
+    match problem.op {
+        Op::Sum | Op::Max | Op::ArgMax | Op::LogSumExp => {
+            let params = sys::rw_reduce_params {
+                problem: p,
+                plan,
+                reduction: match problem.op {
+                    Op::Sum => sys::rw_reduction::RW_SUM,
+                    Op::Max => sys::rw_reduction::RW_MAX,
+                    Op::ArgMax => sys::rw_reduction::RW_ARGMAX,
+                    _ => sys::rw_reduction::RW_LOGSUMEXP,
+                },
+            };
+            unsafe { sys::rw_reduce(&params, stream, dry) }
+        }
+        Op::Softmax | Op::LogSoftmax => {
+            let params = sys::rw_softmax_params {
+                problem: p,
+                plan,
+                kind: match problem.op {
+                    Op::Softmax => sys::rw_softmax_kind::RW_SOFTMAX,
+                    _ => sys::rw_softmax_kind::RW_LOG_SOFTMAX,
+                },
+            };
+            unsafe { sys::rw_softmax(&params, stream, dry) }
+        }
+        Op::RmsNorm { eps } | Op::LayerNorm { eps } => {
+            let side = |i: usize| address(addresses.sides[i], problem.sides[i], problem.dtype);
+            let params = sys::rw_norm_params {
+                problem: p,
+                plan,
+                kind: match problem.op {
+                    Op::RmsNorm { .. } => sys::rw_norm_kind::RW_RMS_NORM,
+                    _ => sys::rw_norm_kind::RW_LAYER_NORM,
+                },
+                eps,
+                weight: side(0),
+                bias: side(1),
+            };
+            unsafe { sys::rw_norm(&params, stream, dry) }
+        }
+    }
+}
+
+fn address(base: u64, elements: usize, dtype: DType) -> *const c_void {
+    ptr::without_provenance(base as usize + elements * dtype.size_in_bytes())
+}
+
+fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
+    let Rows {
+        offset,
+        sizes,
+        strides,
+    } = problem.input;
+    sys::rw_problem {
+        dtype: match problem.dtype {
+            DType::F16 => sys::rw_dtype::RW_F16,
+            DType::BF16 => sys::rw_dtype::RW_BF16,
+            DType::F64 => sys::rw_dtype::RW_F64,
+            // Problem::new takes no other dtype.
+            _ => sys::rw_dtype::RW_F32,
+        },
+        rows: problem.rows as i64,
+        width: problem.width as i64,
+        x: sys::rw_rows {
+            data: address(addresses.x, offset, problem.dtype),
+            sizes: sizes.map(|v| v as i64),
+            strides: strides.map(|v| v as i64),
+        },
+        y: ptr::without_provenance_mut(addresses.y as usize),
+    }
+}
+
+fn abi_plan(plan: &Plan) -> sys::rw_plan {
+    sys::rw_plan {
+        ownership: match (plan.tier, plan.residency) {
+            (Tier::Warp, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_WARP,
+            (Tier::Block, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_BLOCK,
+            _ => sys::rw_ownership::RW_STREAMING,
+        },
+        vectors: plan.vectors as i32,
+        lanes: plan.lanes as i32,
+        threads: plan.threads as i32,
+        blocks: plan.blocks as i32,
+        slots: plan.slots as i32,
+        stage_offset: plan.stage_offset.map_or(-1, |offset| offset as i32),
+        shared_bytes: plan.shared_bytes as i32,
+        chunks: plan.chunks as i64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{with_tier, DeviceLimits};
+    use crate::problem::FLOAT_DTYPES;
+    use candle_core::Layout;
+
+    /// The planner and the kernel tables are written in two languages: each plan must have a kernel.
+    #[test]
+    fn every_plan_has_a_kernel() {
+        let widths = (1..=600).chain([
+            1000, 1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16383, 16384,
+            16385, 32768, 65536, 70000, 131072, 1_000_003, 1 << 24, 1 << 32,
+        ]);
+        let mut checked = 0;
+        for width in widths {
+            for dtype in FLOAT_DTYPES {
+                for op in Op::ALL {
+                    let side = Layout::contiguous(width);
+                    let sides = vec![(&side, dtype); op.sides().len()];
+                    let problem =
+                        Problem::new(op, &Layout::contiguous((7, width)), dtype, &sides).unwrap();
+                    let device = DeviceLimits::H200;
+                    let mut plans = vec![Plan::select(&problem, &device).unwrap()];
+                    for tier in Tier::ALL {
+                        plans.extend(with_tier(tier, || Plan::select(&problem, &device)).ok());
+                    }
+                    for plan in plans {
+                        has_kernel(&problem, &plan)
+                            .unwrap_or_else(|e| panic!("{e}: {dtype:?} {width}: {plan}"));
+                        checked += 1;
+                    }
+                }
+            }
+        }
+        assert!(checked > 2 * 600 * 4 * 8);
+    }
+
+    #[test]
+    fn a_plan_that_does_not_cover_the_row_is_refused() {
+        let problem =
+            Problem::new(Op::Sum, &Layout::contiguous((7, 1000)), DType::F32, &[]).unwrap();
+        let good = Plan::select(&problem, &DeviceLimits::H200).unwrap();
+        for bad in [
+            Plan {
+                chunks: good.chunks - 1,
+                threads: good.threads - 32,
+                ..good
+            },
+            Plan {
+                vectors: good.vectors * 2,
+                ..good
+            },
+            Plan { blocks: 0, ..good },
+            Plan {
+                vectors: 3,
+                ..good
+            },
+        ] {
+            assert!(has_kernel(&problem, &bad).is_err(), "{bad}");
+        }
+    }
+}

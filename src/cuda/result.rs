@@ -1,0 +1,24 @@
+//! Statuses of the C ABI as errors.
+
+use std::ffi::CStr;
+
+use super::sys;
+use crate::error::{Error, Result};
+use crate::problem::Problem;
+
+/// The error that a status stands for, if any.
+pub(super) fn check(status: i32, problem: &Problem) -> Result<()> {
+    if status == sys::RW_OK as i32 {
+        return Ok(());
+    }
+    // SAFETY: rw_status_message answers every status with a static, NUL-terminated string.
+    let message = unsafe { CStr::from_ptr(sys::rw_status_message(status)) };
+    Err(Error::Launch {
+        op: problem.op.name(),
+        code: status,
+        message: message.to_string_lossy().into_owned(),
+        rows: problem.rows,
+        width: problem.width,
+        dtype: problem.dtype,
+    })
+}

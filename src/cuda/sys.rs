@@ -1,0 +1,14 @@
+//! The C ABI as bindgen reads it from cuda/abi.h, and the check that the numbers both languages need
+//! are the same in both.
+#![allow(non_camel_case_types, non_upper_case_globals, clippy::pedantic)]
+
+include!(concat!(env!("OUT_DIR"), "/abi.rs"));
+
+const _: () = {
+    use crate::tuning;
+    assert!(RW_MAX_RESIDENT_WARPS as usize == tuning::MAX_RESIDENT_WARPS);
+    assert!(RW_MAX_WARP_TIER_WARPS as usize == tuning::MAX_WARP_TIER_WARPS);
+    assert!(RW_MAX_STREAMING_WARPS as usize == tuning::MAX_STREAMING_WARPS);
+    assert!(RW_WINDOW_CHUNKS as usize == tuning::WINDOW_CHUNKS);
+    assert!(RW_STATE_BYTES as usize == tuning::STATE_BYTES);
+};
