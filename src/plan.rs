@@ -155,10 +155,7 @@ impl Cut {
             chunks: 1,
             lanes,
             threads: WARP_TIER_WARPS * WARP_LANES,
-            blocks: problem
-                .rows
-                .div_ceil(rows_per_block)
-                .min(device.max_blocks),
+            blocks: problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
             slots: 0,
             stage_offset: None,
             shared_bytes: 0,
@@ -265,8 +262,8 @@ mod tests {
     }
 
     const WIDTHS: [usize; 24] = [
-        1, 2, 7, 8, 9, 31, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048, 2049, 4096, 4097, 16384,
-        16385, 70000, 1_000_003, 16_777_216,
+        1, 2, 7, 8, 9, 31, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048, 2049, 4096, 4097,
+        16384, 16385, 70000, 1_000_003, 16_777_216,
     ];
 
     #[test]
@@ -294,7 +291,10 @@ mod tests {
                 }
             }
             let first = (cuts[0].vectors, cuts[0].chunks);
-            assert!(cuts.iter().all(|c| (c.vectors, c.chunks) == first), "{width}");
+            assert!(
+                cuts.iter().all(|c| (c.vectors, c.chunks) == first),
+                "{width}"
+            );
         }
     }
 
@@ -357,7 +357,9 @@ mod tests {
         let p = problem(Op::Softmax, DType::F32, 3, 100);
         let refused = with_tier(Tier::Block, || Plan::select(&p, &DeviceLimits::H200));
         let message = refused.unwrap_err().to_string();
-        assert!(message.contains("softmax") && message.contains("block") && message.contains("100"));
+        assert!(
+            message.contains("softmax") && message.contains("block") && message.contains("100")
+        );
         assert!(Plan::select(&p, &DeviceLimits::H200).is_ok());
     }
 }

@@ -12,9 +12,8 @@ pub fn run(sizes: &Sizes, dtype: DType, device: &Device, random: &mut Random) ->
     let data = Data::random(sizes, dtype, random)?;
     let layer = Layer::new(sizes, &data, dtype, device)?;
 
-    // The same numbers in f64, on the CPU whatever the device. The composed ops are the ones of
-    // candle's that have gradients.
-    let exact = Layer::new(sizes, &data, DType::F64, &Device::Cpu)?;
+    // The same numbers in f64. The composed ops are the ones of candle's that have gradients.
+    let exact = Layer::new(sizes, &data, DType::F64, device)?;
     let exact_loss = exact.loss(RowOps::CandleComposed)?;
     let exact_gradients = exact_loss.backward()?;
     let exact_loss = scalar(&exact_loss)?;

@@ -148,7 +148,8 @@ pub fn run(sizes: &Sizes, dtype: DType, device: &Device, random: &mut Random) ->
     for case in &cases {
         let x = case.x;
         let width = x.dim(D::Minus1)?;
-        let values = to_f64s(x)?;
+        let sample = Sample::of(x)?;
+        let values = sample.values(x)?;
         let exact: Vec<_> = values
             .chunks(width)
             .flat_map(|x| {
@@ -168,19 +169,19 @@ pub fn run(sizes: &Sizes, dtype: DType, device: &Device, random: &mut Random) ->
             .collect();
         let times = time_each(device, &calls)?;
 
-        let ours = measure(&case.ours, x, &exact)?;
+        let ours = measure(&case.ours, x, &sample, &exact)?;
         equal_alone[0] += usize::from(ours.alone_is_equal);
         functions[0] += 1;
         let mut our_cells = vec![
             case.ours.name.to_string(),
-            format!("{} x {width}", values.len() / width),
+            format!("{} x {width}", sample.rows),
             show_error(ours.absolute),
             format!("{:.2}", ours.last_places),
             show_time(times[0]),
             ours.gradient.show(),
         ];
         for (function, time) in case.theirs.iter().zip(&times[1..]) {
-            let theirs = measure(function, x, &exact)?;
+            let theirs = measure(function, x, &sample, &exact)?;
             equal_alone[1] += usize::from(theirs.alone_is_equal);
             functions[1] += 1;
             our_cells.extend([
@@ -198,9 +199,9 @@ pub fn run(sizes: &Sizes, dtype: DType, device: &Device, random: &mut Random) ->
     }
     println!("{table}");
     println!(
-        "error: largest absolute one against f64; ulp: the same in last places of {} at the result\n\
-         or, where terms cancel, at the largest term. time: forward, end to end. ratio: candle's time\n\
-         over ours. lost: the gradient of the input is silently missing after backward().\n\
+        "error: the largest against f64, over {MOST_ROWS} rows at most; ulp: the same in last places of {}\n\
+         at the result or, where terms cancel, at the largest term. time: forward, end to end. ratio:\n\
+         candle's time over ours. lost: the input's gradient is silently missing after backward().\n\
          Rows computed alone have the bits that they have in the batch: {} of {} functions of ours,\n\
          {} of {} of candle's.\n",
         dtype.as_str(),
@@ -222,9 +223,39 @@ impl Gradient {
     }
 }
 
-fn measure(function: &Function, x: &Tensor, exact: &[Exact]) -> Result<Measured> {
+/// The rows whose values are looked at: all of them, or [`MOST_ROWS`] spread evenly.
+struct Sample {
+    indices: Vec<u32>,
+    rows: usize,
+    on_device: Tensor,
+}
+
+/// A reference in f64 on one thread takes its time, and so do large tables of it in memory.
+const MOST_ROWS: usize = 4096;
+
+impl Sample {
+    fn of(x: &Tensor) -> Result<Self> {
+        let rows = x.elem_count() / x.dim(D::Minus1)?;
+        let taken = rows.min(MOST_ROWS);
+        let index = |i| u32::try_from(i * rows / taken);
+        let indices = (0..taken).map(index).collect::<Result<Vec<_>, _>>()?;
+        Ok(Sample {
+            on_device: Tensor::new(indices.as_slice(), x.device())?,
+            indices,
+            rows,
+        })
+    }
+
+    /// The sampled rows of the op's input or of its result.
+    fn values(&self, y: &Tensor) -> Result<Vec<f64>> {
+        let by_row = y.reshape((self.rows, ()))?;
+        to_f64s(&by_row.index_select(&self.on_device, 0)?)
+    }
+}
+
+fn measure(function: &Function, x: &Tensor, sample: &Sample, exact: &[Exact]) -> Result<Measured> {
     let y = (function.call)(x)?;
-    let values = to_f64s(&y)?;
+    let values = sample.values(&y)?;
     ensure!(
         values.len() == exact.len(),
         "{} gave {} values, not {}",
@@ -244,7 +275,7 @@ fn measure(function: &Function, x: &Tensor, exact: &[Exact]) -> Result<Measured>
         absolute,
         last_places,
         gradient: gradient(function, x)?,
-        alone_is_equal: rows_alone_are_equal(function, x, &values)?,
+        alone_is_equal: rows_alone_are_equal(function, x, sample, &values)?,
     })
 }
 
@@ -263,21 +294,24 @@ fn gradient(function: &Function, x: &Tensor) -> Result<Gradient> {
     })
 }
 
-/// Whether the first, a middle and the last row, each taken alone, give what they give in `batch`,
-/// the result over all of `x`.
-fn rows_alone_are_equal(function: &Function, x: &Tensor, batch: &[f64]) -> Result<bool> {
+/// Whether the first, a middle and the last row of the sample, each taken alone, give what they give
+/// in `batch`, the sampled rows of the result over all of `x`.
+fn rows_alone_are_equal(
+    function: &Function,
+    x: &Tensor,
+    sample: &Sample,
+    batch: &[f64],
+) -> Result<bool> {
     let x = x.flatten_to(x.rank() - 2)?;
-    let rows = x.dim(0)?;
-    let result_width = batch.len() / rows;
-    for row in [0, rows / 2, rows - 1] {
-        let alone = to_f64s(&(function.call)(&x.narrow(0, row, 1)?.copy()?)?)?;
-        let in_batch = &batch[row * result_width..][..result_width];
+    let taken = sample.indices.len();
+    let width = batch.len() / taken;
+    for i in [0, taken / 2, taken - 1] {
+        let row = x.narrow(0, sample.indices[i] as usize, 1)?.copy()?;
+        let alone = to_f64s(&(function.call)(&row)?)?;
+        let in_batch = &batch[i * width..][..width];
         // Every value of the dtypes here has one f64, so equal bits there are equal bits here.
-        let equal = alone
-            .iter()
-            .zip(in_batch)
-            .all(|(a, b)| a.to_bits() == b.to_bits());
-        if !equal {
+        let mut pairs = alone.iter().zip(in_batch);
+        if !pairs.all(|(a, b)| a.to_bits() == b.to_bits()) {
             return Ok(false);
         }
     }

@@ -33,7 +33,10 @@ pub(super) unsafe fn launch(
     stream: *mut c_void,
 ) -> Result<()> {
     // SAFETY: forwarded from the caller.
-    result::check(unsafe { call(problem, plan, addresses, stream, false) }, problem)
+    result::check(
+        unsafe { call(problem, plan, addresses, stream, false) },
+        problem,
+    )
 }
 
 /// Whether a kernel is built for `plan`; needs no GPU.
@@ -161,8 +164,28 @@ mod tests {
     #[test]
     fn every_plan_has_a_kernel() {
         let widths = (1..=600).chain([
-            1000, 1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16383, 16384,
-            16385, 32768, 65536, 70000, 131072, 1_000_003, 1 << 24, 1 << 32,
+            1000,
+            1024,
+            1025,
+            2047,
+            2048,
+            2049,
+            4095,
+            4096,
+            4097,
+            8191,
+            8192,
+            8193,
+            16383,
+            16384,
+            16385,
+            32768,
+            65536,
+            70000,
+            131072,
+            1_000_003,
+            1 << 24,
+            1 << 32,
         ]);
         let mut checked = 0;
         for width in widths {
@@ -204,10 +227,7 @@ mod tests {
                 ..good
             },
             Plan { blocks: 0, ..good },
-            Plan {
-                vectors: 3,
-                ..good
-            },
+            Plan { vectors: 3, ..good },
         ] {
             assert!(has_kernel(&problem, &bad).is_err(), "{bad}");
         }

@@ -19,13 +19,21 @@ use crate::plan::{DeviceLimits, Plan};
 use crate::problem::Problem;
 
 /// Runs a problem into a new output.
-pub(crate) fn run(problem: &Problem, x: &CudaStorage, sides: &[&CudaStorage]) -> Result<CudaStorage> {
+pub(crate) fn run(
+    problem: &Problem,
+    x: &CudaStorage,
+    sides: &[&CudaStorage],
+) -> Result<CudaStorage> {
     let device = x.device().clone();
     let len = problem.output_len();
     // SAFETY (all): run_into writes every element of the output before anything can read it.
     let mut y = match problem.output_dtype() {
-        DType::F16 => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<half::f16>(len)? }, device),
-        DType::BF16 => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<half::bf16>(len)? }, device),
+        DType::F16 => {
+            CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<half::f16>(len)? }, device)
+        }
+        DType::BF16 => {
+            CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<half::bf16>(len)? }, device)
+        }
         DType::F32 => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<f32>(len)? }, device),
         DType::F64 => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<f64>(len)? }, device),
         _ => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<u32>(len)? }, device),
