@@ -1,13 +1,14 @@
 //! The glue between candle's custom ops and ours, written once for all ops: what an op computes is
 //! in [`Op`], where it runs is decided by candle, and the gradient comes from the op's own file.
 
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor,
 };
 
 use crate::error::Error;
 use crate::ops::gradient;
-use crate::problem::{check_axis, check_dtype, Op, Problem, RowResult, Rows};
+use crate::problem::{check_axis, check_dtype, Op, Problem, Rows};
 
 /// An [`Op`] as candle runs and differentiates it.
 struct RowOp(Op);
@@ -32,10 +33,8 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
             .into());
         }
     }
-    if x.elem_count() == 0 {
-        return empty(op, x, sides);
-    }
-    let x = if Rows::of(x.layout()).is_some() {
+    // Without elements, no stride is ever followed.
+    let x = if x.elem_count() == 0 || Rows::of(x.layout()).is_some() {
         x.clone()
     } else {
         x.contiguous()?
@@ -55,25 +54,16 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
     }
 }
 
-/// An input without elements: the checks of [`Problem::new`], and the value over nothing.
-fn empty(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
-    let contiguous = Layout::contiguous(x.shape());
-    let side_layouts: Vec<_> = sides.iter().map(|s| (s.layout(), s.dtype())).collect();
-    let problem = Problem::new(op, &contiguous, x.dtype(), &side_layouts)?;
-    match op.result() {
-        // Zeros that depend on the inputs, so that each still gets a gradient (of zeros).
-        RowResult::Row => {
-            let mut y = x.clone();
-            for side in sides {
-                y = y.broadcast_mul(side)?;
-            }
-            Ok(y)
+/// The result for an input without elements, for which no kernel is run: nothing, or the value over
+/// nothing.
+fn empty<D: BackendDevice>(problem: &Problem, device: &D) -> Result<D::Storage> {
+    let shape = problem.output_shape();
+    let zeros = device.zeros_impl(&shape, problem.output_dtype())?;
+    match problem.op.empty_value() {
+        Some(value) if value != 0.0 && shape.elem_count() > 0 => {
+            zeros.affine(&Layout::contiguous(shape), 1.0, value)
         }
-        RowResult::Scalar => {
-            let value = op.empty_value().unwrap_or(0.0);
-            Tensor::full(value, problem.output_shape(), x.device())?
-                .to_dtype(problem.output_dtype())
-        }
+        _ => Ok(zeros),
     }
 }
 
@@ -86,6 +76,10 @@ pub(crate) fn check(op: Op, x: &Tensor, dim: usize) -> Result<()> {
 
 impl RowOp {
     fn problem(&self, x: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Problem> {
+        if x.shape().elem_count() == 0 {
+            let x = Layout::contiguous(x.shape());
+            return Ok(Problem::new(self.0, &x, dtype, sides)?);
+        }
         Ok(Problem::new(self.0, x, dtype, sides)?)
     }
 
@@ -94,11 +88,14 @@ impl RowOp {
         x: (&CpuStorage, &Layout),
         sides: &[(&CpuStorage, &Layout)],
     ) -> Result<(CpuStorage, Shape)> {
-        use candle_core::backend::BackendStorage;
         let layouts: Vec<_> = sides.iter().map(|(s, l)| (*l, s.dtype())).collect();
         let problem = self.problem(x.1, x.0.dtype(), &layouts)?;
         let storages: Vec<_> = sides.iter().map(|(s, _)| *s).collect();
-        let y = crate::cpu::run(&problem, x.0, &storages)?;
+        let y = if problem.is_empty() {
+            empty(&problem, x.0.device())?
+        } else {
+            crate::cpu::run(&problem, x.0, &storages)?
+        };
         Ok((y, problem.output_shape()))
     }
 
@@ -108,11 +105,14 @@ impl RowOp {
         x: (&CudaStorage, &Layout),
         sides: &[(&CudaStorage, &Layout)],
     ) -> Result<(CudaStorage, Shape)> {
-        use candle_core::backend::BackendStorage;
         let layouts: Vec<_> = sides.iter().map(|(s, l)| (*l, s.dtype())).collect();
         let problem = self.problem(x.1, x.0.dtype(), &layouts)?;
         let storages: Vec<_> = sides.iter().map(|(s, _)| *s).collect();
-        let y = crate::cuda::run(&problem, x.0, &storages)?;
+        let y = if problem.is_empty() {
+            empty(&problem, x.0.device())?
+        } else {
+            crate::cuda::run(&problem, x.0, &storages)?
+        };
         Ok((y, problem.output_shape()))
     }
 

@@ -273,6 +273,11 @@ impl Problem {
         }
     }
 
+    /// True where there is nothing to read, and so nothing to run.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0 || self.width == 0
+    }
+
     /// Elements of the result.
     pub fn output_len(&self) -> usize {
         match self.op.result() {

@@ -37,6 +37,10 @@ pub(crate) fn gradient<const N: usize>(
     let [x, sides @ ..] = args.as_slice() else {
         candle_core::bail!("{}: no input to differentiate by", op.name())
     };
+    if x.elem_count() == 0 {
+        // Every gradient is a sum over nothing.
+        return zeros(args, &wanted);
+    }
     let pass = Backward {
         x: widen(x)?,
         sides: sides.iter().map(|s| widen(s)).collect::<Result<_>>()?,
@@ -60,6 +64,14 @@ pub(crate) fn gradient<const N: usize>(
         *slot = grad.map(|g| g.to_dtype(dtype)).transpose()?;
     }
     Ok(narrowed)
+}
+
+fn zeros<const N: usize>(args: [&Tensor; N], wanted: &[bool]) -> Result<[Option<Tensor>; N]> {
+    let mut grads = [const { None }; N];
+    for ((slot, arg), wanted) in grads.iter_mut().zip(args).zip(wanted) {
+        *slot = wanted.then(|| arg.zeros_like()).transpose()?;
+    }
+    Ok(grads)
 }
 
 fn compute_dtype(dtype: DType) -> DType {

@@ -21,9 +21,9 @@
 
 mod dims;
 mod gradient;
-pub mod norm;
-pub mod reduce;
-pub mod softmax;
+mod norm;
+mod reduce;
+mod softmax;
 
 pub(crate) use gradient::gradient;
 pub use norm::{layer_norm, rms_norm};

@@ -5,7 +5,8 @@ use candle_core::{DType, Result, Tensor, D};
 use super::dims;
 use super::gradient::Backward;
 use super::reduce::{max_keepdim, sum, sum_keepdim};
-use crate::custom_op::apply;
+use crate::custom_op::{apply, check};
+use crate::error::Error;
 use crate::problem::Op;
 
 /// Root-mean-square norm of the last axis: `x / sqrt(mean(x^2) + eps) * weight`.
@@ -76,22 +77,30 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Resul
     norm(Op::LayerNorm { eps }, x, &[weight, bias])
 }
 
-/// Runs a norm. Half types beside f32 side inputs are computed in f32 throughout: the side inputs'
-/// gradients stay f32 that way.
+/// Runs a norm. A half type beside f32 side inputs is computed in f32 throughout: the gradients of
+/// the side inputs stay f32 that way.
 fn norm(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
-    dims::index(op, x, D::Minus1)?;
+    check(op, x, dims::index(op, x, D::Minus1)?)?;
     let dtype = x.dtype();
-    let is_mixed = matches!(dtype, DType::F16 | DType::BF16)
-        && sides.iter().any(|s| s.dtype() == DType::F32)
-        && sides
-            .iter()
-            .all(|s| [DType::F32, dtype].contains(&s.dtype()));
-    if !is_mixed {
+    let is_half = matches!(dtype, DType::F16 | DType::BF16);
+    for (argument, side) in op.sides().iter().zip(sides) {
+        if side.dtype() != dtype && !(is_half && side.dtype() == DType::F32) {
+            return Err(Error::DTypeMismatch {
+                op: op.name(),
+                argument,
+                expected: dtype,
+                got: side.dtype(),
+                shape: x.shape().clone(),
+            }
+            .into());
+        }
+    }
+    if sides.iter().all(|side| side.dtype() == dtype) {
         return apply(op, x, sides);
     }
     let wide = sides
         .iter()
-        .map(|s| s.to_dtype(DType::F32))
+        .map(|side| side.to_dtype(DType::F32))
         .collect::<Result<Vec<_>>>()?;
     let wide: Vec<&Tensor> = wide.iter().collect();
     apply(op, &x.to_dtype(DType::F32)?, &wide)?.to_dtype(dtype)

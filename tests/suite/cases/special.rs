@@ -1,0 +1,146 @@
+//! S: NaN and infinities. (Masks, and so S02, do not exist here yet.)
+
+use candle_rowwise::ops;
+
+use super::{gradient_of, var};
+use crate::common::data::h_values;
+use crate::common::ops::DTYPES;
+use crate::common::*;
+
+const INF: f64 = f64::INFINITY;
+
+/// A row of nothing but -inf, one with a NaN and one with a +inf are NaN throughout, at every
+/// length and in every dtype.
+fn s01(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        for width in [1, 2, 31, 32, 33, 127, 128, 1024, 1025, 8192, 70000, 300000] {
+            let mut x = vec![-INF; width];
+            let nan = vec![f64::NAN; width];
+            // At the start, in the middle and at the end of the row, wherever that is folded.
+            let places = [0, width / 2, width - 1];
+            let mut rows = vec![x.clone()];
+            for (special, fill) in [(f64::NAN, 0.5), (INF, 0.5), (f64::NAN, -INF), (INF, -INF)] {
+                for place in places {
+                    x.fill(fill);
+                    x[place] = special;
+                    rows.push(x.clone());
+                }
+            }
+            // Long rows one by one: the memory of all of them at once is not what is tested.
+            for row in rows {
+                let t = tensor(&row, (1, width), dtype, device)?;
+                let what = format!("{dtype:?} {width}");
+                assert_same(&format!("softmax {what}"), &ops::softmax(&t, 1)?, &nan)?;
+                let y = ops::log_softmax(&t, 1)?;
+                assert_same(&format!("log_softmax {what}"), &y, &nan)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// logsumexp at infinities, and where exp without a shift is none.
+fn s03(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        let lse = |row: &[f64]| -> Result<Tensor> {
+            Ok(ops::logsumexp(&tensor(row, row.len(), dtype, device)?, 0)?)
+        };
+        assert_same("+inf", &lse(&[INF, 2., 3.])?, &[INF])?;
+        assert_same("-inf", &lse(&[-INF, -INF])?, &[-INF])?;
+        assert_same("both", &lse(&[-INF, INF])?, &[INF])?;
+        assert_same("NaN", &lse(&[INF, f64::NAN])?, &[f64::NAN])?;
+        assert_same("one", &lse(&[3.25])?, &[3.25])?;
+        let relative = 1e-7f64.max(float::unit(dtype));
+        assert_close("100", &lse(&[100., 0.])?, &[100.], relative)?;
+        assert_close("-100", &lse(&[-100., -100.])?, &[-99.3068528194], relative)?;
+    }
+    Ok(())
+}
+
+/// max and argmax of rows of -inf: the start value is no largest finite number. (min and integers
+/// do not exist here yet.)
+fn s04(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        for width in [1, 10, 100000] {
+            let x = tensor(&vec![-INF; width], width, dtype, device)?;
+            assert_same("max", &ops::max(&x, 0)?, &[-INF])?;
+            assert_same("argmax", &ops::argmax(&x, 0)?, &[0.])?;
+            let mut x = vec![-INF; width];
+            x[width - 1] = -3e4;
+            let x = tensor(&x, width, dtype, device)?;
+            let last = (width - 1) as f64;
+            assert_same("last", &ops::argmax(&x, 0)?, &[last])?;
+        }
+    }
+    Ok(())
+}
+
+/// A NaN wins, and the first of them has the index.
+fn s05(device: &Device) -> Result<()> {
+    let nan = f64::NAN;
+    let with = |n: usize, places: &[usize]| {
+        let mut row = h_values(n);
+        for p in places {
+            row[*p] = nan;
+        }
+        row
+    };
+    let rows = [
+        (vec![3., nan, 1., 5.], 1.),
+        (vec![INF, nan, -INF], 1.),
+        (with(400, &[0, 77]), 0.),
+        (with(4000, &[0, 77]), 0.),
+        (with(4000, &[77, 3999]), 77.),
+        (with(1027, &[1026]), 1026.),
+    ];
+    for dtype in DTYPES {
+        for (row, index) in &rows {
+            let x = tensor(row, row.len(), dtype, device)?;
+            assert_same("max", &ops::max(&x, 0)?, &[nan])?;
+            assert_same("argmax", &ops::argmax(&x, 0)?, &[*index])?;
+        }
+    }
+    Ok(())
+}
+
+/// Parts of a row that have seen only -inf are joined with the others.
+fn s06(device: &Device) -> Result<()> {
+    let mut start = vec![-INF; 6144];
+    start.extend(&h_values(8192)[6144..]);
+    let mut end = vec![-INF; 70000];
+    end[69999] = 1.5;
+    for dtype in DTYPES {
+        for row in [start.clone(), vec![-INF, -INF, 0.25, -INF, 1.], end.clone()] {
+            let width = row.len();
+            for op in [Op::Softmax, Op::LogSoftmax, Op::LogSumExp] {
+                let what = format!("{} {dtype:?} {width}", op.name());
+                let x = var(&row, (1, width), dtype, device)?;
+                let y = crate::common::ops::run(op, x.as_tensor(), &[])?;
+                let expected = reference::forward(op, &row, &[], dtype);
+                check(&what, &y, &expected)?;
+                // The gradient of log_softmax adds these up: to what f16 holds.
+                let g = tensor(&vec![0.0625; y.elem_count()], y.shape(), dtype, device)?;
+                let grads = (&y * &g)?.sum_all()?.backward()?;
+                let g = values(&g)?;
+                let expected = gradient_reference::gradients(op, &row, width, &[], &g, dtype);
+                let dx = gradient_of(&grads, &x);
+                check(&format!("{what} dx"), &dx, &expected.dx)?;
+                assert!(values(&dx)?.iter().all(|v| v.is_finite()), "{what}");
+            }
+        }
+        let x = tensor(&end, (1, 70000), dtype, device)?;
+        let mut one_hot = vec![0.; 70000];
+        one_hot[69999] = 1.;
+        assert_same("one-hot", &ops::softmax(&x, 1)?, &one_hot)?;
+        assert_same("logsumexp", &ops::logsumexp(&x, 1)?, &[1.5])?;
+    }
+    Ok(())
+}
+
+on_devices! {
+    s01: s01_cpu, s01_cuda;
+    s03: s03_cpu, s03_cuda;
+    s04: s04_cpu, s04_cuda;
+    s05: s05_cpu, s05_cuda;
+    s06: s06_cpu, s06_cuda;
+}

@@ -1,0 +1,247 @@
+//! Every gradient in f64, and how far a good implementation may be from it: the terms of
+//! `reference`, carried through the formulas.
+
+use candle_core::DType;
+use candle_rowwise::problem::Op;
+
+use super::check::Expect;
+use super::float;
+use super::reference::{argmax, depth, Exponentials, Hat, Total};
+
+/// The gradients of a whole tensor.
+pub struct Gradients {
+    pub dx: Vec<Expect>,
+    pub sides: Vec<Vec<Expect>>,
+}
+
+/// The gradients of `op` on rows of `width`, given that of the result.
+pub fn gradients(
+    op: Op,
+    x: &[f64],
+    width: usize,
+    sides: &[Vec<f64>],
+    grad: &[f64],
+    dtype: DType,
+) -> Gradients {
+    let wide = float::wide(dtype);
+    let u = float::unit(wide);
+    let rows = x.len() / width;
+    let per_row = grad.len() / rows;
+    let mut dx = Vec::with_capacity(x.len());
+    let mut totals = vec![vec![(Total::default(), 0.); width]; sides.len()];
+    for (row, g) in x.chunks(width).zip(grad.chunks(per_row)) {
+        dx.extend(input_gradient(op, row, sides, g, u));
+        if let Op::RmsNorm { eps } | Op::LayerNorm { eps } = op {
+            let hat = Hat::new(sides.len() == 2, row, eps, u);
+            for j in 0..width {
+                totals[0][j].0.add(g[j] * hat.value[j]);
+                totals[0][j].1 += g[j].abs() * hat.error[j];
+                if sides.len() == 2 {
+                    totals[1][j].0.add(g[j]);
+                }
+            }
+        }
+    }
+    let finish = |e: Expect| Expect {
+        bound: e.bound + 4. * float::ulp(wide, e.value),
+        ..e
+    };
+    let over_rows = |(total, error): (Total, f64)| {
+        finish(Expect {
+            value: total.value(),
+            bound: error + depth(rows) * u * total.magnitude,
+        })
+    };
+    Gradients {
+        dx: dx.into_iter().map(finish).collect(),
+        sides: totals
+            .into_iter()
+            .map(|side| side.into_iter().map(over_rows).collect())
+            .collect(),
+    }
+}
+
+/// dx of one row, with the error of all but the last few roundings.
+fn input_gradient(op: Op, row: &[f64], sides: &[Vec<f64>], g: &[f64], u: f64) -> Vec<Expect> {
+    let n = row.len();
+    let fold = depth(n) * u;
+    match op {
+        Op::Sum => vec![Expect::exactly(g[0]); n],
+        Op::Max => {
+            let max = row[argmax(row)];
+            let is_tie = |x: f64| x == max || (x.is_nan() && max.is_nan());
+            let ties = row.iter().filter(|x| is_tie(**x)).count() as f64;
+            row.iter()
+                .map(|&x| Expect::exactly(if is_tie(x) { g[0] / ties } else { 0. }))
+                .collect()
+        }
+        Op::LogSumExp => {
+            let e = Exponentials::new(row, u);
+            row.iter()
+                .map(|&x| match e.special {
+                    Some(()) if e.max == f64::NEG_INFINITY => Expect::exactly(0.),
+                    Some(()) => Expect::exactly(f64::NAN),
+                    None => {
+                        let value = e.probability(x) * g[0];
+                        relative(value, e.relative_error(x))
+                    }
+                })
+                .collect()
+        }
+        Op::Softmax => {
+            let e = Exponentials::new(row, u);
+            let terms = row.iter().zip(g).map(|(x, g)| e.probability(*x) * g);
+            let dot = Total::of(terms);
+            let dot_error = Total::of(row.iter().zip(g).map(|(&x, g)| {
+                let p = e.probability(x);
+                if p == 0. {
+                    0.
+                } else {
+                    p * g.abs() * e.relative_error(x)
+                }
+            }));
+            row.iter()
+                .zip(g)
+                .map(|(&x, g)| {
+                    let p = e.probability(x);
+                    if p == 0. {
+                        return Expect::exactly(0.);
+                    }
+                    let difference = g - dot.value();
+                    Expect {
+                        value: p * difference,
+                        bound: p * difference.abs() * e.relative_error(x)
+                            + p * (fold * dot.magnitude
+                                + dot_error.value()
+                                + u * (g.abs() + dot.value().abs())),
+                    }
+                })
+                .collect()
+        }
+        Op::LogSoftmax => {
+            let e = Exponentials::new(row, u);
+            let total = Total::of(g.iter().copied());
+            row.iter()
+                .zip(g)
+                .map(|(&x, g)| {
+                    let p = e.probability(x);
+                    if p == 0. {
+                        return Expect::exactly(*g);
+                    }
+                    let part = relative(p * total.value(), e.relative_error(x) + u);
+                    Expect {
+                        value: g - part.value,
+                        bound: part.bound + p * fold * total.magnitude,
+                    }
+                })
+                .collect()
+        }
+        Op::RmsNorm { eps } => {
+            let hat = Hat::new(false, row, eps, u);
+            let t: Vec<f64> = g.iter().zip(&sides[0]).map(|(g, w)| g * w).collect();
+            let errors: Vec<f64> = t.iter().map(|t| 2. * u * t.abs()).collect();
+            project(&hat, &t, &errors, fold, u)
+        }
+        Op::LayerNorm { eps } => {
+            let hat = Hat::new(true, row, eps, u);
+            let t: Vec<f64> = g.iter().zip(&sides[0]).map(|(g, w)| g * w).collect();
+            let total = Total::of(t.iter().copied());
+            let mean = total.value() / n as f64;
+            let mean_error = fold * total.magnitude / n as f64;
+            let errors: Vec<f64> = t
+                .iter()
+                .map(|t| 2. * u * (t.abs() + mean.abs()) + mean_error)
+                .collect();
+            let t: Vec<f64> = t.iter().map(|t| t - mean).collect();
+            project(&hat, &t, &errors, fold, u)
+        }
+        _ => panic!("{}: no gradient", op.name()),
+    }
+}
+
+fn relative(value: f64, error: f64) -> Expect {
+    Expect {
+        value,
+        bound: if value == 0. { 0. } else { value.abs() * error },
+    }
+}
+
+/// `rstd * (t - hat * mean(hat * t))`.
+fn project(hat: &Hat, t: &[f64], t_errors: &[f64], fold: f64, u: f64) -> Vec<Expect> {
+    let n = t.len() as f64;
+    let along = Total::of(hat.value.iter().zip(t).map(|(h, t)| h * t));
+    let mean = along.value() / n;
+    let mean_error = (fold * along.magnitude
+        + (0..t.len())
+            .map(|j| hat.error[j] * t[j].abs() + hat.value[j].abs() * t_errors[j])
+            .sum::<f64>())
+        / n;
+    (0..t.len())
+        .map(|j| {
+            let h = hat.value[j];
+            let difference = t[j] - h * mean;
+            let error = t_errors[j]
+                + hat.error[j] * mean.abs()
+                + h.abs() * mean_error
+                + 3. * u * (h * mean).abs();
+            Expect {
+                value: hat.rstd * difference,
+                bound: hat.rstd * (error + difference.abs() * (hat.rstd_error + 2. * u)),
+            }
+        })
+        .collect()
+}
+
+/// The oracle itself against central differences of the forward reference.
+#[test]
+fn the_gradients_are_those_of_the_reference() {
+    use super::data::normal;
+    use super::reference::forward;
+    let (rows, width, step) = (3, 7, 1e-5);
+    let x = normal(1, rows * width);
+    let sides = [normal(2, width), normal(3, width)];
+    for op in Op::ALL {
+        if op == Op::ArgMax {
+            continue;
+        }
+        let sides = &sides[..op.sides().len()];
+        let run = |x: &[f64], sides: &[Vec<f64>]| -> Vec<f64> {
+            x.chunks(width)
+                .flat_map(|row| forward(op, row, sides, DType::F64))
+                .map(|e| e.value)
+                .collect()
+        };
+        let g = normal(4, run(&x, sides).len());
+        let loss = |x: &[f64], sides: &[Vec<f64>]| -> f64 {
+            run(x, sides).iter().zip(&g).map(|(y, g)| y * g).sum()
+        };
+        let close = |what: &str, expected: f64, plus: f64, minus: f64| {
+            let slope = (plus - minus) / (2. * step);
+            let error = (slope - expected).abs();
+            assert!(
+                error < 1e-8 * (1. + slope.abs()),
+                "{} d{what}: {expected} is not {slope}",
+                op.name()
+            );
+        };
+        let got = gradients(op, &x, width, sides, &g, DType::F64);
+        for i in 0..x.len() {
+            let moved = |by: f64| {
+                let mut x = x.clone();
+                x[i] += by;
+                loss(&x, sides)
+            };
+            close("x", got.dx[i].value, moved(step), moved(-step));
+        }
+        for s in 0..sides.len() {
+            for j in 0..width {
+                let moved = |by: f64| {
+                    let mut sides = sides.to_vec();
+                    sides[s][j] += by;
+                    loss(&x, &sides)
+                };
+                close("side", got.sides[s][j].value, moved(step), moved(-step));
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! A row's bits depend on the row alone: not on how many others there are, on where it is among
+//! them, on the run, or on the tier.
+
+use crate::common::ops::{run, sides, DTYPES};
+use crate::common::*;
+
+/// Widths of short, middling and long rows, on and off the grid.
+const WIDTHS: [usize; 6] = [5, 64, 1000, 1025, 4097, 33000];
+
+/// Calls `f` with every op and dtype over rows of every width: the row, and the side inputs.
+fn for_each_row(
+    device: &Device,
+    f: impl Fn(&str, Op, &Tensor, &[Tensor]) -> Result<()>,
+) -> Result<()> {
+    for op in Op::ALL {
+        for dtype in DTYPES {
+            for width in WIDTHS {
+                let what = format!("{} {dtype:?} {width}", op.name());
+                let row = tensor(&normal(80, width), (1, width), dtype, device)?;
+                f(&what, op, &row, &sides(op, width, dtype, device)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same row at the first, a middle and the last place of batches of every size.
+fn batch_and_position(device: &Device) -> Result<()> {
+    for_each_row(device, |what, op, row, sides| {
+        let alone = run(op, row, sides)?;
+        let width = row.dim(1)?;
+        let sizes: &[usize] = if width > 1025 {
+            &[1, 2, 31]
+        } else {
+            &[1, 2, 31, 128, 257]
+        };
+        let (longest, dtype) = (sizes[sizes.len() - 1], row.dtype());
+        let others = tensor(
+            &normal(81, longest * width),
+            (longest, width),
+            dtype,
+            device,
+        )?;
+        for &size in sizes {
+            let places = [0, size / 2, size - 1];
+            let rows: Vec<Tensor> = (0..size)
+                .map(|i| match places.contains(&i) {
+                    true => Ok(row.clone()),
+                    false => others.narrow(0, i, 1),
+                })
+                .collect::<candle_core::Result<_>>()?;
+            let batch = run(op, &Tensor::cat(&rows, 0)?, sides)?;
+            for place in places {
+                let within = batch.narrow(0, place, 1)?;
+                assert_bits_eq(&format!("{what}: {place} of {size}"), &within, &alone)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Twenty times the same.
+fn repeats(device: &Device) -> Result<()> {
+    for_each_row(device, |what, op, row, sides| {
+        let batch = row.broadcast_as((7, row.dim(1)?))?.contiguous()?;
+        let first = run(op, &batch, sides)?;
+        for _ in 1..20 {
+            assert_bits_eq(what, &run(op, &batch, sides)?, &first)?;
+        }
+        Ok(())
+    })
+}
+
+/// From many threads at once, as from one.
+fn concurrent_callers(device: &Device) -> Result<()> {
+    let width = 3001;
+    let x = tensor(&normal(82, 9 * width), (9, width), DType::F32, device)?;
+    for op in Op::ALL {
+        let sides = sides(op, width, DType::F32, device)?;
+        let alone = run(op, &x, &sides)?;
+        std::thread::scope(|scope| -> Result<()> {
+            let call = || -> Result<()> {
+                for _ in 0..10 {
+                    assert_bits_eq(op.name(), &run(op, &x, &sides)?, &alone)?;
+                }
+                Ok(())
+            };
+            let callers: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
+            for caller in callers {
+                caller.join().expect("a caller panicked")?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// A gradient's bits do not change from run to run either.
+fn gradients_repeat(device: &Device) -> Result<()> {
+    let op = Op::LayerNorm { eps: 1e-5 };
+    let x = Var::from_tensor(&tensor(
+        &normal(83, 700 * 65),
+        (700, 65),
+        DType::BF16,
+        device,
+    )?)?;
+    let sides: Vec<Var> = sides(op, 65, DType::BF16, device)?
+        .iter()
+        .map(Var::from_tensor)
+        .collect::<candle_core::Result<_>>()?;
+    let vars = [&x, &sides[0], &sides[1]];
+    let tracked: Vec<Tensor> = sides.iter().map(|v| v.as_tensor().clone()).collect();
+    let gradients = || -> Result<Vec<Tensor>> {
+        let grads = run(op, x.as_tensor(), &tracked)?
+            .sqr()?
+            .sum_all()?
+            .backward()?;
+        let grads = vars.map(|v| grads.get(v.as_tensor()).cloned());
+        Ok(grads.into_iter().flatten().collect())
+    };
+    let first = gradients()?;
+    assert_eq!(first.len(), 3);
+    for _ in 0..5 {
+        for (again, first) in gradients()?.iter().zip(&first) {
+            assert_bits_eq("gradient", again, first)?;
+        }
+    }
+    Ok(())
+}
+
+on_devices! {
+    batch_and_position: batch_and_position_cpu, batch_and_position_cuda;
+    repeats: repeats_cpu, repeats_cuda;
+    concurrent_callers: concurrent_callers_cpu, concurrent_callers_cuda;
+    gradients_repeat: gradients_repeat_cpu, gradients_repeat_cuda;
+}
+
+/// The CPU has no tiers to force; its parallelism is what could change bits.
+#[test]
+fn thread_counts_cpu() -> Result<()> {
+    for_each_row(&Device::Cpu, |what, op, row, sides| {
+        let batch = row.broadcast_as((5, row.dim(1)?))?.contiguous()?;
+        let expected = run(op, &batch, sides)?;
+        for threads in [1, 3] {
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()?;
+            let got = pool.install(|| run(op, &batch, sides))?;
+            assert_bits_eq(&format!("{what}: {threads} threads"), &got, &expected)?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(feature = "cuda")]
+mod tiers {
+    use candle_rowwise::plan::{with_tier, Tier};
+
+    use super::*;
+
+    const TIERS: [Tier; 2] = [Tier::Warp, Tier::Block];
+
+    /// The only place that knows how a tier is forced.
+    fn forced<T>(tier: Tier, f: impl FnOnce() -> candle_core::Result<T>) -> candle_core::Result<T> {
+        with_tier(tier, f)
+    }
+
+    /// Every tier that takes the problem gives the bits of the one that is chosen for it.
+    fn forced_tiers(device: &Device) -> Result<()> {
+        for_each_row(device, |what, op, row, sides| {
+            let batch = row.broadcast_as((37, row.dim(1)?))?.contiguous()?;
+            let chosen = run(op, &batch, sides)?;
+            let mut ran = 0;
+            for tier in TIERS {
+                match forced(tier, || run(op, &batch, sides)) {
+                    Ok(got) => {
+                        ran += 1;
+                        assert_bits_eq(&format!("{what}: {tier:?}"), &got, &chosen)?;
+                    }
+                    Err(err) => {
+                        let message = err.to_string();
+                        assert!(message.contains("tier cannot run"), "{what}: {message}");
+                    }
+                }
+            }
+            assert!(ran > 0, "{what}: no tier could be forced");
+            Ok(())
+        })
+    }
+
+    /// The gradients, which run ops of their own, as well.
+    fn forced_tiers_backward(device: &Device) -> Result<()> {
+        let x = tensor(&normal(84, 33 * 257), (33, 257), DType::F32, device)?;
+        let gradient = || -> candle_core::Result<Tensor> {
+            let leaf = Var::from_tensor(&x)?;
+            let y = candle_rowwise::ops::softmax(leaf.as_tensor(), 1)?;
+            let grads = y.sqr()?.sum_all()?.backward()?;
+            let grad = grads.get(leaf.as_tensor()).cloned();
+            grad.ok_or_else(|| candle_core::Error::msg("no gradient"))
+        };
+        let chosen = gradient()?;
+        for tier in TIERS {
+            let got = forced(tier, gradient)?;
+            assert_bits_eq(&format!("{tier:?}"), &got, &chosen)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn forced_tiers_cuda() -> Result<()> {
+        match devices::cuda("forced_tiers_cuda") {
+            Some(device) => forced_tiers(device),
+            None => Ok(()),
+        }
+    }
+
+    #[test]
+    fn forced_tiers_backward_cuda() -> Result<()> {
+        match devices::cuda("forced_tiers_backward_cuda") {
+            Some(device) => forced_tiers_backward(device),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Any strides, any dim: an op on a view gives the bits of the op on a packed copy.
+
+use candle_rowwise::ops;
+use candle_rowwise::problem::Rows;
+
+use crate::common::data::h_values;
+use crate::common::ops::{run, sides, DTYPES};
+use crate::common::*;
+
+/// Views of one storage, by what is unusual about them.
+fn views(dtype: DType, device: &Device) -> Result<Vec<(&'static str, Tensor)>> {
+    let flat = tensor(&h_values(4096), 4096, dtype, device)?;
+    let five = flat.reshape((4, 4, 4, 4, 16))?;
+    Ok(vec![
+        ("a vector", flat.clone()),
+        ("a vector from element 3", flat.narrow(0, 3, 100)?),
+        (
+            "a gap between rows",
+            flat.reshape((64, 64))?.narrow(1, 5, 33)?,
+        ),
+        ("transposed", flat.reshape((64, 64))?.t()?),
+        (
+            "transposed outside",
+            flat.reshape((16, 16, 16))?.transpose(0, 1)?,
+        ),
+        (
+            "gaps on two levels",
+            flat.reshape((16, 16, 16))?
+                .narrow(1, 2, 7)?
+                .narrow(2, 3, 9)?,
+        ),
+        (
+            "gaps on every level",
+            five.narrow(0, 1, 3)?
+                .narrow(1, 1, 3)?
+                .narrow(2, 1, 3)?
+                .narrow(3, 1, 3)?
+                .narrow(4, 1, 15)?,
+        ),
+        ("permuted outside", five.permute((3, 1, 2, 0, 4))?),
+        ("permuted throughout", five.permute((4, 2, 0, 3, 1))?),
+        (
+            "one row for all",
+            flat.narrow(0, 1, 50)?.broadcast_as((6, 5, 50))?,
+        ),
+        (
+            "one element per row",
+            flat.narrow(0, 1, 6)?
+                .reshape((6, 1))?
+                .broadcast_as((6, 50))?,
+        ),
+        (
+            "broadcast in the middle",
+            flat.narrow(0, 1, 60)?
+                .reshape((3, 1, 20))?
+                .broadcast_as((3, 7, 20))?,
+        ),
+        ("a column", flat.reshape((64, 64))?.narrow(1, 9, 1)?),
+        ("a row of one", flat.reshape((4096, 1))?),
+    ])
+}
+
+fn every_view(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        for (name, view) in views(dtype, device)? {
+            let packed = tensor(&values(&view)?, view.shape(), dtype, device)?;
+            assert!(packed.is_contiguous());
+            for op in Op::ALL {
+                let what = format!("{} {dtype:?} {name}", op.name());
+                let sides = sides(op, view.dim(D::Minus1)?, dtype, device)?;
+                let (got, expected) = (run(op, &view, &sides)?, run(op, &packed, &sides)?);
+                assert_bits_eq(&what, &got, &expected)?;
+                assert!(got.is_contiguous(), "{what}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The views of this file do reach what is read in place and what is packed.
+#[test]
+fn the_views_take_both_ways() -> Result<()> {
+    let views = views(DType::F32, &Device::Cpu)?;
+    let in_place = |name: &str| {
+        let view = views.iter().find(|(n, _)| *n == name);
+        let (_, view) = view.expect("a view of that name");
+        Rows::of(view.layout()).is_some()
+    };
+    assert!(in_place("a vector from element 3"));
+    assert!(in_place("gaps on two levels"));
+    assert!(in_place("transposed outside"));
+    assert!(in_place("one row for all"));
+    assert!(!in_place("transposed"));
+    assert!(!in_place("gaps on every level"));
+    assert!(!in_place("one element per row"));
+    Ok(())
+}
+
+/// Over every dim, by index and from the end: the op on a copy that has the dim last.
+fn every_dim(device: &Device) -> Result<()> {
+    type OverDim = fn(&Tensor, usize) -> candle_core::Result<Tensor>;
+    // Without keepdim, with it.
+    let reductions: [(OverDim, OverDim); 4] = [
+        (ops::sum, ops::sum_keepdim),
+        (ops::max, ops::max_keepdim),
+        (ops::argmax, ops::argmax_keepdim),
+        (ops::logsumexp, ops::logsumexp_keepdim),
+    ];
+    let maps: [OverDim; 2] = [ops::softmax, ops::log_softmax];
+    let x = tensor(&normal(90, 2 * 3 * 4 * 5), (2, 3, 4, 5), DType::F32, device)?;
+    for dim in 0..4 {
+        let mut order: Vec<usize> = (0..4).filter(|i| *i != dim).collect();
+        order.push(dim);
+        let last = x.permute(order.as_slice())?;
+        let packed = tensor(&values(&last)?, last.shape(), DType::F32, device)?;
+        for (function, keepdim) in reductions {
+            let expected = function(&packed, 3)?;
+            let got = function(&x, dim)?;
+            assert_bits_eq("reduction", &got, &expected)?;
+            assert!(got.is_contiguous());
+            let kept = keepdim(&x, dim)?;
+            let mut shape = x.dims().to_vec();
+            shape[dim] = 1;
+            assert_eq!(kept.dims(), shape);
+            assert!(kept.is_contiguous());
+            assert_bits_eq("keepdim", &kept.squeeze(dim)?, &expected)?;
+        }
+        for function in maps {
+            let got = function(&x, dim)?;
+            assert_eq!(got.dims(), x.dims());
+            assert!(got.is_contiguous());
+            let got = got.permute(order.as_slice())?;
+            assert_bits_eq("map", &got, &function(&packed, 3)?)?;
+        }
+        let (from_end, by_index) = (D::Minus(4 - dim), dim);
+        let (a, b) = (ops::softmax(&x, from_end)?, ops::softmax(&x, by_index)?);
+        assert_bits_eq("from the end", &a, &b)?;
+        assert_bits_eq(
+            "from the end",
+            &ops::sum(&x, from_end)?,
+            &ops::sum(&x, dim)?,
+        )?;
+    }
+    Ok(())
+}
+
+on_devices! {
+    every_view: every_view_cpu, every_view_cuda;
+    every_dim: every_dim_cpu, every_dim_cuda;
+}

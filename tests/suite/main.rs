@@ -1,0 +1,17 @@
+//! The test suite: one binary, so that the crate is linked once.
+//!
+//! Every body takes a device and runs on the CPU; built with the `cuda` feature it runs on the GPU
+//! as well (`common::devices` says what happens without one). What is right is computed here in
+//! f64, and how far an answer may be from it follows from the dtype, the op and the length
+//! (`common::reference`).
+
+#[macro_use]
+mod common;
+
+mod cases;
+mod determinism;
+mod errors;
+mod forward;
+mod gradients;
+mod layouts;
+mod nn;
