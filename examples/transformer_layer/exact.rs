@@ -7,9 +7,8 @@ use crate::layer::EPS;
 /// An element of a result.
 pub struct Exact {
     pub value: f64,
-    /// The size of the largest number that was added to make it. The error is measured in last
-    /// places of that: where terms cancel, a result much smaller than they are cannot be exact to
-    /// its own last place.
+    /// The size of what was added to make it. The error is measured in last places of that: where
+    /// terms cancel, a result much smaller than they are cannot be exact to its own last place.
     pub scale: f64,
 }
 
@@ -21,10 +20,10 @@ impl Exact {
         }
     }
 
-    fn sum(value: f64, largest_term: f64) -> Self {
+    fn sum(value: f64, terms: f64) -> Self {
         Exact {
             value,
-            scale: value.abs().max(largest_term.abs()),
+            scale: value.abs().max(terms.abs()),
         }
     }
 }
@@ -45,6 +44,11 @@ impl Row<'_> {
         self.x.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 
+    /// The size of the row's sum if no terms cancelled more than those of random signs do.
+    fn size_of_sum(&self) -> f64 {
+        self.x.iter().map(|v| v * v).sum::<f64>().sqrt()
+    }
+
     fn log_sum_exp(&self) -> f64 {
         let largest = self.largest();
         let sum: f64 = self.x.iter().map(|v| (v - largest).exp()).sum();
@@ -61,10 +65,11 @@ impl Row<'_> {
         let mean = self.mean_of(|v| v);
         let variance = self.mean_of(|v| (v - mean) * (v - mean));
         let scale = (variance + f64::from(EPS)).sqrt().recip();
+        let mean_size = self.size_of_sum() / self.x.len() as f64;
         let columns = self.x.iter().zip(self.weight).zip(self.bias);
         columns
             .map(|((v, w), b)| {
-                let terms = [v * scale * w, mean * scale * w, *b];
+                let terms = [v * scale * w, mean_size * scale * w, *b];
                 let largest = terms.iter().fold(0.0, |most: f64, t| most.max(t.abs()));
                 Exact::sum((v - mean) * scale * w + b, largest)
             })
@@ -91,8 +96,7 @@ impl Row<'_> {
     }
 
     pub fn sum(&self) -> Vec<Exact> {
-        let largest = self.x.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
-        vec![Exact::sum(self.x.iter().sum(), largest)]
+        vec![Exact::sum(self.x.iter().sum(), self.size_of_sum())]
     }
 
     pub fn max(&self) -> Vec<Exact> {

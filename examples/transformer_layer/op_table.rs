@@ -200,7 +200,7 @@ pub fn run(sizes: &Sizes, dtype: DType, device: &Device, random: &mut Random) ->
     println!("{table}");
     println!(
         "error: the largest against f64, over {MOST_ROWS} rows at most; ulp: the same in last places of {}\n\
-         at the result or, where terms cancel, at the largest term. time: forward, end to end. ratio:\n\
+         at the result or, where terms cancel, at their size. time: forward, end to end. ratio:\n\
          candle's time over ours. lost: the input's gradient is silently missing after backward().\n\
          Rows computed alone have the bits that they have in the batch: {} of {} functions of ours,\n\
          {} of {} of candle's.\n",
