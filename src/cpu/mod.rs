@@ -1,69 +1,185 @@
-//! CPU kernels: a plain first version, one row after the other in f64.
+//! The ops on the CPU: bodies on the [`engine`](crate::engine), one family per file.
 
-use candle_core::{CpuStorage, Result, WithDType};
+mod norm;
+mod reduce;
+mod softmax;
 
-use crate::problem::{Op, Problem};
+use candle_core::{CpuStorage, Error, Result, WithDType};
 
-/// Runs a problem.
+use crate::engine::{self, Element, Float, Output, RowBody, Starts};
+use crate::problem::{Op, Problem, RowResult};
+
+/// A float dtype: what candle stores, the engine folds and emits.
+trait Dtype: WithDType + Element<Acc = Self::Accumulator> + Output<Self::Accumulator> {
+    /// `f32` for the types up to 32 bits, else `f64`.
+    type Accumulator: norm::Range + Float + Element<Acc = Self::Accumulator>;
+}
+
+impl Dtype for half::f16 {
+    type Accumulator = f32;
+}
+impl Dtype for half::bf16 {
+    type Accumulator = f32;
+}
+impl Dtype for f32 {
+    type Accumulator = f32;
+}
+impl Dtype for f64 {
+    type Accumulator = f64;
+}
+
+/// Runs a problem on `x`, with its side inputs in the order of [`Op::sides`].
+///
+/// # Errors
+/// Where a storage is not of the problem's dtype or ends before the problem's last element, and
+/// where there is no memory for the result.
 pub(crate) fn run(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
     match x {
-        CpuStorage::F16(_) => run_t::<half::f16>(problem, x, sides),
-        CpuStorage::BF16(_) => run_t::<half::bf16>(problem, x, sides),
-        CpuStorage::F32(_) => run_t::<f32>(problem, x, sides),
-        CpuStorage::F64(_) => run_t::<f64>(problem, x, sides),
-        _ => candle_core::bail!("{}: unsupported dtype", problem.op.name()),
+        CpuStorage::F16(x) => run_t(problem, x, sides),
+        CpuStorage::BF16(x) => run_t(problem, x, sides),
+        CpuStorage::F32(x) => run_t(problem, x, sides),
+        CpuStorage::F64(x) => run_t(problem, x, sides),
+        _ => Err(unsupported(problem)),
     }
 }
 
-fn run_t<T: WithDType>(p: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
-    let x = x.as_slice::<T>()?;
-    let side = |i: usize, j: usize| -> Result<f64> {
-        Ok(sides[i].as_slice::<T>()?[p.sides[i] + j].to_f64())
+fn unsupported(problem: &Problem) -> Error {
+    crate::Error::UnsupportedDType {
+        op: problem.op.name(),
+        dtype: problem.dtype,
+        shape: problem.shape.clone(),
+        supported: "f16, bf16, f32, f64",
+    }
+    .into()
+}
+
+fn run_t<T: Dtype>(problem: &Problem, x: &[T], sides: &[&CpuStorage]) -> Result<CpuStorage> {
+    if problem.width == 0 {
+        return empty_axis::<T>(problem);
+    }
+    check_extent(problem, x.len())?;
+    let side = |i| side::<T>(problem, sides, i);
+    let launch = Launch { problem, x };
+    match problem.op {
+        Op::Sum => launch.run(&reduce::Sum::new()),
+        Op::Max => launch.run(&reduce::Max::new()),
+        Op::ArgMax => launch.run(&reduce::ArgMax::new()),
+        Op::LogSumExp => launch.run(&softmax::LogSumExp::new()),
+        Op::Softmax => launch.run(&softmax::Softmax::new()),
+        Op::LogSoftmax => launch.run(&softmax::LogSoftmax::new()),
+        Op::RmsNorm { eps } => launch.run(&norm::RmsNorm {
+            weight: side(0)?,
+            eps,
+        }),
+        Op::LayerNorm { eps } => launch.run(&norm::LayerNorm {
+            weight: side(0)?,
+            bias: side(1)?,
+            eps,
+        }),
+    }
+}
+
+/// Reductions over an axis without elements, and row ops that emit nothing.
+fn empty_axis<T: Dtype>(problem: &Problem) -> Result<CpuStorage> {
+    let len = problem.output_len();
+    Ok(match (problem.op.result(), problem.op.empty_value()) {
+        (RowResult::Scalar, Some(value)) => T::to_cpu_storage_owned(vec![T::from_f64(value); len]),
+        (RowResult::Scalar, None) => {
+            return Err(crate::Error::EmptyAxis {
+                op: problem.op.name(),
+                dim: problem.shape.rank().saturating_sub(1),
+                shape: problem.shape.clone(),
+            }
+            .into())
+        }
+        (RowResult::Row, _) => T::to_cpu_storage_owned(Vec::new()),
+    })
+}
+
+/// The last element of the last row must lie in the storage.
+fn check_extent(problem: &Problem, len: usize) -> Result<()> {
+    if problem.rows == 0 {
+        return Ok(());
+    }
+    let view = &problem.input;
+    let last = view
+        .sizes
+        .iter()
+        .zip(view.strides)
+        .try_fold(view.offset, |at, (size, stride)| {
+            at.checked_add(size.checked_sub(1)?.checked_mul(stride)?)
+        });
+    match last.and_then(|last| last.checked_add(problem.width)) {
+        Some(end) if end <= len && view.count() == problem.rows => Ok(()),
+        _ => candle_core::bail!(
+            "{}: the rows of shape {:?} reach outside of a storage of {len} elements",
+            problem.op.name(),
+            problem.shape
+        ),
+    }
+}
+
+/// A side input: a vector as long as the row.
+fn side<'a, T: Dtype>(
+    problem: &Problem,
+    sides: &[&'a CpuStorage],
+    index: usize,
+) -> Result<&'a [T]> {
+    let storage = match sides.get(index) {
+        Some(storage) => storage.as_slice::<T>()?,
+        None => &[],
     };
-    let mut out: Vec<T> = Vec::with_capacity(p.output_len());
-    let mut index: Vec<u32> = Vec::new();
-    let n = p.width;
-    for r in 0..p.rows {
-        let start = p.input.start(r);
-        let row: Vec<f64> = x[start..start + n].iter().map(|v| v.to_f64()).collect();
-        let nan = row.iter().position(|v| v.is_nan());
-        let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
-        let total: f64 = row.iter().map(|v| (v - shift).exp()).sum();
-        match p.op {
-            Op::Sum => out.push(T::from_f64(row.iter().sum())),
-            Op::Max => out.push(T::from_f64(if nan.is_some() { f64::NAN } else { max })),
-            Op::ArgMax => index.push(
-                nan.or_else(|| row.iter().position(|v| *v == max))
-                    .unwrap_or(0) as u32,
-            ),
-            Op::LogSumExp => out.push(T::from_f64(if max == f64::INFINITY {
-                max
+    let start = problem.sides.get(index).copied().unwrap_or(0);
+    let vector = start
+        .checked_add(problem.width)
+        .and_then(|end| storage.get(start..end));
+    match vector {
+        Some(vector) => Ok(vector),
+        None => candle_core::bail!(
+            "{}: {} of {} elements at {start} reaches outside of its storage of {} (input of shape {:?})",
+            problem.op.name(),
+            problem.op.sides().get(index).unwrap_or(&"a side input"),
+            problem.width,
+            storage.len(),
+            problem.shape
+        ),
+    }
+}
+
+/// A checked problem with its input.
+struct Launch<'a, T> {
+    problem: &'a Problem,
+    x: &'a [T],
+}
+
+impl<T: Dtype> Launch<'_, T> {
+    fn run<B>(&self, body: &B) -> Result<CpuStorage>
+    where
+        B: RowBody<Element = T>,
+        B::Output: WithDType,
+    {
+        let view = self.problem.input;
+        let start = |row| view.start(row);
+        let input = engine::Input {
+            elements: self.x,
+            rows: self.problem.rows,
+            width: self.problem.width,
+            starts: if view.is_single_stride() {
+                Starts::Stride {
+                    offset: view.offset,
+                    stride: view.strides[view.strides.len() - 1],
+                }
             } else {
-                max + total.ln()
-            })),
-            Op::Softmax => out.extend(row.iter().map(|v| T::from_f64((v - shift).exp() / total))),
-            Op::LogSoftmax => out.extend(row.iter().map(|v| T::from_f64(v - shift - total.ln()))),
-            Op::RmsNorm { eps } => {
-                let ms = row.iter().map(|v| v * v).sum::<f64>() / n as f64;
-                for (j, v) in row.iter().enumerate() {
-                    out.push(T::from_f64(v / (ms + eps).sqrt() * side(0, j)?));
-                }
-            }
-            Op::LayerNorm { eps } => {
-                let mean = row.iter().sum::<f64>() / n as f64;
-                let var = row.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n as f64;
-                for (j, v) in row.iter().enumerate() {
-                    out.push(T::from_f64(
-                        (v - mean) / (var + eps).sqrt() * side(0, j)? + side(1, j)?,
-                    ));
-                }
-            }
+                Starts::At(&start)
+            },
+        };
+        match engine::launch_vec(body, &input) {
+            Ok(output) => Ok(B::Output::to_cpu_storage_owned(output)),
+            Err(err) => candle_core::bail!(
+                "{}: no memory for the result of shape {:?}: {err}",
+                self.problem.op.name(),
+                self.problem.output_shape()
+            ),
         }
     }
-    Ok(if p.op == Op::ArgMax {
-        CpuStorage::U32(index)
-    } else {
-        T::to_cpu_storage_owned(out)
-    })
 }

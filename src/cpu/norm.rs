@@ -1,0 +1,257 @@
+//! RMS norm and layer norm.
+//!
+//! Both run a plain pass first. Only where its sum of squares has overflowed, or is so small that
+//! squares have been lost below the smallest normal number, is the row computed again, scaled by a
+//! power of two that brings its largest magnitude near 1; eps is scaled along.
+
+use super::Dtype;
+use crate::engine::{
+    load, pjoin, reduce, reduce_into, AbsMax, Context, Float, MinMax, Number, ReduceOp, Row,
+    RowBody, Sum, SumOfSquares,
+};
+
+/// What the accumulators' ranges mean for sums of squares.
+pub(super) trait Range: Float {
+    /// A mean square (plus eps) from here on has lost nothing to underflow: squares have been
+    /// rounded to at least 24 (53) bits below it.
+    const SAFE_MEAN_SQUARE: f64;
+    /// Twice the distance of 1 to the next number.
+    const TWO_ULP: f64;
+    /// The largest power of two by which to scale up.
+    const MAX_SCALE: i32;
+}
+
+impl Range for f32 {
+    // 2^-126 is the smallest normal number.
+    const SAFE_MEAN_SQUARE: f64 = 1.0 / (1u128 << 102) as f64;
+    const TWO_ULP: f64 = 2.0 * f32::EPSILON as f64;
+    const MAX_SCALE: i32 = 126;
+}
+
+impl Range for f64 {
+    // 2^-1022 is the smallest normal number; this is 2^-969.
+    const SAFE_MEAN_SQUARE: f64 = f64::MIN_POSITIVE * (1u64 << 53) as f64;
+    const TWO_ULP: f64 = 2.0 * f64::EPSILON;
+    const MAX_SCALE: i32 = 1022;
+}
+
+/// A power of two that brings `magnitude` into [1, 2) or, for a subnormal, near it; 1 where there
+/// is none, that is for 0, infinities and NaN.
+fn scale_for(magnitude: f64, max_scale: i32) -> f64 {
+    if magnitude == 0.0 || !magnitude.is_finite() {
+        return 1.0;
+    }
+    // The exponent of the bits; of a subnormal f64 it is the lowest, and the limit holds anyway.
+    let exponent = ((magnitude.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    f64::from_bits(((1023 - exponent.clamp(-max_scale, 1022)) as u64) << 52)
+}
+
+/// `eps` as it adds to a mean square of values scaled by `scale`: without overflow on the way.
+fn scaled_eps(eps: f64, scale: f64) -> f64 {
+    let root = eps.sqrt() * scale;
+    root * root
+}
+
+/// The largest magnitude of a row, as the scale that it asks for.
+#[inline(always)]
+fn row_scale<T, C>(row: &mut Row<'_, T, T>, ctx: C) -> T::Accumulator
+where
+    T: Dtype,
+    C: Context,
+{
+    let max = reduce_into(row, ctx, AbsMax::<T::Accumulator>::identity(), |max, x| {
+        max.accumulate(x)
+    });
+    let magnitude = pjoin(max, ctx).value().to_f64();
+    T::Accumulator::from_f64(scale_for(magnitude, T::Accumulator::MAX_SCALE))
+}
+
+/// `x * scale`, where that is asked for at all.
+#[inline(always)]
+fn scaled<const SCALED: bool, A: Number>(x: A, scale: A) -> A {
+    if SCALED {
+        x.mul(scale)
+    } else {
+        x
+    }
+}
+
+/// `x / sqrt(mean(x^2) + eps) * weight`.
+pub(super) struct RmsNorm<'a, T> {
+    pub weight: &'a [T],
+    pub eps: f64,
+}
+
+impl<T: Dtype> RowBody for RmsNorm<'_, T> {
+    type Element = T;
+    type Output = T;
+
+    fn output_width(&self, width: usize) -> usize {
+        width
+    }
+
+    #[inline(always)]
+    fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
+        if !self.norm::<false, C>(row, ctx, T::Accumulator::ONE) {
+            self.norm_scaled(row, ctx);
+        }
+    }
+}
+
+impl<T: Dtype> RmsNorm<'_, T> {
+    #[cold]
+    #[inline(never)]
+    fn norm_scaled<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
+        let scale = row_scale(row, ctx);
+        self.norm::<true, C>(row, ctx, scale);
+    }
+
+    /// Emits the row of `x * scale`, where `SCALED`, and returns true; without scaling it returns
+    /// false, and has emitted nothing, where the row needs it.
+    #[inline(always)]
+    fn norm<const SCALED: bool, C: Context>(
+        &self,
+        row: &mut Row<'_, T, T>,
+        ctx: C,
+        scale: T::Accumulator,
+    ) -> bool {
+        let scaled = |x| scaled::<SCALED, _>(x, scale);
+        let squares = reduce_into(
+            row,
+            ctx,
+            SumOfSquares::<T::Accumulator>::identity(),
+            #[inline(always)]
+            |squares, x| squares.accumulate(&x.map(scaled)),
+        );
+        let mean = pjoin(squares, ctx).value().to_f64() / row.axis_size() as f64;
+        let mean_and_eps = mean + scaled_eps(self.eps, scale.to_f64());
+        if !SCALED && !(T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&mean_and_eps) {
+            return false;
+        }
+        let rstd = T::Accumulator::from_f64(mean_and_eps.sqrt().recip());
+        reduce(
+            row,
+            ctx,
+            #[inline(always)]
+            |x| {
+                let weight = load(ctx, self.weight, x);
+                x.map(|x| scaled(x).mul(rstd))
+                    .zip(&weight, |x, weight| x.mul(weight))
+            },
+        );
+        true
+    }
+}
+
+/// `(x - mean) / sqrt(var + eps) * weight + bias`, with the population variance.
+pub(super) struct LayerNorm<'a, T> {
+    pub weight: &'a [T],
+    pub bias: &'a [T],
+    pub eps: f64,
+}
+
+impl<T: Dtype> RowBody for LayerNorm<'_, T> {
+    type Element = T;
+    type Output = T;
+
+    fn output_width(&self, width: usize) -> usize {
+        width
+    }
+
+    #[inline(always)]
+    fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
+        if !self.norm::<false, C>(row, ctx, T::Accumulator::ONE) {
+            self.norm_scaled(row, ctx);
+        }
+    }
+}
+
+impl<T: Dtype> LayerNorm<'_, T> {
+    #[cold]
+    #[inline(never)]
+    fn norm_scaled<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
+        let scale = row_scale(row, ctx);
+        self.norm::<true, C>(row, ctx, scale);
+    }
+
+    /// Emits the row of `x * scale`, where `SCALED`, and returns true; without scaling it returns
+    /// false, and has emitted nothing, where the row needs it.
+    ///
+    /// The mean of the first pass is rounded to the accumulator's type; the second pass, over the
+    /// residuals, finds what it lacks, and both the variance and the emitted deviations are
+    /// corrected by that.
+    #[inline(always)]
+    fn norm<const SCALED: bool, C: Context>(
+        &self,
+        row: &mut Row<'_, T, T>,
+        ctx: C,
+        scale: T::Accumulator,
+    ) -> bool {
+        let width = row.axis_size() as f64;
+        let scaled = |x| scaled::<SCALED, _>(x, scale);
+        let sum = reduce_into(
+            row,
+            ctx,
+            Sum::<T::Accumulator>::identity(),
+            #[inline(always)]
+            |sum, x| sum.accumulate(&x.map(scaled)),
+        );
+        let mean = T::Accumulator::from_f64(pjoin(sum, ctx).value().to_f64() / width);
+        let (residuals, squares) = reduce_into(
+            row,
+            ctx,
+            (
+                Sum::<T::Accumulator>::identity(),
+                SumOfSquares::<T::Accumulator>::identity(),
+            ),
+            #[inline(always)]
+            |(residuals, squares), x| {
+                let deviation = x.map(|x| scaled(x).sub(mean));
+                residuals.accumulate(&deviation);
+                squares.accumulate(&deviation);
+            },
+        );
+        let residual = pjoin(residuals, ctx).value().to_f64() / width;
+        let mean_square = pjoin(squares, ctx).value().to_f64() / width;
+        let variance = (mean_square - residual * residual).max(0.0);
+        let variance_and_eps = variance + scaled_eps(self.eps, scale.to_f64());
+        let in_range = (T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&variance_and_eps);
+        if !SCALED && !in_range {
+            return false;
+        }
+        let mut rstd = T::Accumulator::from_f64(variance_and_eps.sqrt().recip());
+        // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
+        let noise = mean.to_f64() * T::Accumulator::TWO_ULP;
+        if mean_square > 0.0 && mean_square <= noise * noise && is_constant(row, ctx) {
+            rstd = T::Accumulator::ZERO;
+        }
+        let residual = T::Accumulator::from_f64(residual);
+        reduce(
+            row,
+            ctx,
+            #[inline(always)]
+            |x| {
+                let weight = load(ctx, self.weight, x);
+                let bias = load(ctx, self.bias, x);
+                let normed = x.map(|x| scaled(x).sub(mean).sub(residual).mul(rstd));
+                let mut values = normed.zip(&weight, |x, weight| x.mul(weight));
+                for (value, bias) in values.iter_mut().zip(bias) {
+                    *value = value.add(bias);
+                }
+                values
+            },
+        );
+        true
+    }
+}
+
+/// True where all values of the row are equal.
+#[cold]
+#[inline(never)]
+fn is_constant<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> bool {
+    let ends = reduce_into(row, ctx, MinMax::<T::Accumulator>::identity(), |ends, x| {
+        ends.accumulate(x)
+    });
+    let ends = pjoin(ends, ctx);
+    ends.min() == ends.max()
+}

@@ -1,0 +1,123 @@
+//! Softmax, log-softmax and logsumexp.
+//!
+//! All three subtract the row's maximum first. The rulings on special values follow from IEEE
+//! arithmetic with nothing added: a NaN makes the maximum NaN, a +inf gives `inf - inf`, and a row
+//! of -inf `-inf - -inf`, all of them NaN for the whole row; an -inf beside finite values has
+//! `exp(-inf) = 0` exactly.
+
+use std::marker::PhantomData;
+
+use super::reduce::{finish, plain_body, row_max};
+use super::Dtype;
+use crate::engine::{
+    self, once, pjoin, reduce, reduce_into, Context, Float, Number, ReduceOp, Row, RowBody,
+};
+
+plain_body!(
+    /// `exp(x - max) / sum(exp(x - max))`.
+    Softmax
+);
+
+impl<T: Dtype> RowBody for Softmax<T> {
+    type Element = T;
+    type Output = T;
+
+    fn output_width(&self, width: usize) -> usize {
+        width
+    }
+
+    #[inline(always)]
+    fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
+        let max = row_max(row, ctx);
+        let mut exps = row.stage(
+            #[inline(always)]
+            |x| x.map(|x| x.sub(max).exp()).values(),
+        );
+        let sum = reduce_into(
+            &mut exps,
+            ctx,
+            engine::Sum::<T::Accumulator>::identity(),
+            #[inline(always)]
+            |sum, exps| sum.accumulate(exps),
+        );
+        let inverse = T::Accumulator::ONE.div(pjoin(sum, ctx).value());
+        reduce(
+            &mut exps,
+            ctx,
+            #[inline(always)]
+            |exps| exps.map(|exp| exp.mul(inverse)).values(),
+        );
+    }
+}
+
+/// The sum of `exp(x - max)` over a row.
+#[inline(always)]
+fn sum_exp<T: Dtype, C: Context>(
+    row: &mut Row<'_, T, T>,
+    ctx: C,
+    max: T::Accumulator,
+) -> T::Accumulator {
+    let sum = reduce_into(
+        row,
+        ctx,
+        engine::Sum::<T::Accumulator>::identity(),
+        #[inline(always)]
+        |sum, x| sum.accumulate(&x.map(|x| x.sub(max).exp())),
+    );
+    pjoin(sum, ctx).value()
+}
+
+plain_body!(
+    /// `x - max - log(sum(exp(x - max)))`, in this order: the logarithm is small beside a large
+    /// maximum and would be lost if it were added to it first.
+    LogSoftmax
+);
+
+impl<T: Dtype> RowBody for LogSoftmax<T> {
+    type Element = T;
+    type Output = T;
+
+    fn output_width(&self, width: usize) -> usize {
+        width
+    }
+
+    #[inline(always)]
+    fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
+        let max = row_max(row, ctx);
+        let log = sum_exp(row, ctx, max).ln();
+        reduce(
+            row,
+            ctx,
+            #[inline(always)]
+            |x| x.map(|x| x.sub(max).sub(log)).values(),
+        );
+    }
+}
+
+plain_body!(
+    /// `max + log(sum(exp(x - max)))`; an infinite maximum is the result itself.
+    LogSumExp
+);
+
+impl<T: Dtype> RowBody for LogSumExp<T> {
+    type Element = T;
+    type Output = T;
+
+    fn output_width(&self, _: usize) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
+        let max = row_max(row, ctx);
+        let result = if max.abs() == T::Accumulator::HIGHEST {
+            max
+        } else {
+            // One rounding of the sum: for a sum near 1 the logarithm alone would be rounded to
+            // the size of itself, and for one near `exp(-max)` the terms cancel.
+            let sum = sum_exp(row, ctx, max);
+            T::Accumulator::from_f64(max.to_f64() + sum.to_f64().ln())
+        };
+        once(row, ctx, || engine::round(ctx, finish(result)));
+    }
+}
