@@ -119,7 +119,7 @@ pub fn show_time(time: Duration) -> String {
     let (value, unit) = match seconds {
         s if s < 1e-3 => (s * 1e6, "µs"),
         s if s < 1.0 => (s * 1e3, "ms"),
-        s => (s, "s "),
+        s => (s, "s"),
     };
     let decimals = match value {
         v if v < 10.0 => 2,
