@@ -26,7 +26,7 @@ extern "C" {
 /* Chunk states that a streaming block keeps at once, at most. */
 #define RW_WINDOW_CHUNKS 1024
 /* Bytes of the largest state of a shipped op. */
-#define RW_STATE_BYTES 16
+#define RW_STATE_BYTES 32
 
 typedef enum rw_dtype { RW_F16 = 0, RW_BF16 = 1, RW_F32 = 2, RW_F64 = 3 } rw_dtype;
 

@@ -156,7 +156,7 @@ struct Cut {
 impl Cut {
     fn of(problem: &Problem) -> Self {
         let element_bytes = problem.dtype.size_in_bytes();
-        let shape = chunk_shape(problem.width, element_bytes);
+        let shape = chunk_shape(problem.op, problem.width, element_bytes);
         let chunk_elements = shape.lanes * shape.vectors * VECTOR_BYTES / element_bytes;
         Cut {
             shape,

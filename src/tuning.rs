@@ -3,6 +3,8 @@
 //! The figures are of one H200 (132 SMs), CUDA 13.0; "trial D" is the softmax prototype that the
 //! resident tiers were built after.
 
+use crate::problem::Op;
+
 /// Bytes of the widest access of a thread.
 pub const VECTOR_BYTES: usize = 16;
 
@@ -28,7 +30,7 @@ pub const MAX_STREAMING_WARPS: usize = 16;
 pub const WINDOW_CHUNKS: usize = 1024;
 
 /// Shared-memory bytes reserved for a state; the largest of the shipped ops needs as many.
-pub const STATE_BYTES: usize = 16;
+pub const STATE_BYTES: usize = 32;
 
 /// States beside the slots in a streaming block: two sets of 32 group states, 40 window levels.
 pub const STREAMING_EXTRA_STATES: usize = 2 * 32 + 40;
@@ -45,17 +47,26 @@ pub struct ChunkShape {
 /// How a row is cut: into chunks of `lanes * vectors` 16-byte vectors, each folded by the lanes of
 /// one warp.
 ///
-/// This is the canonical fold, so it may depend on the width and the element size and on nothing
-/// else. A lane holds 32 elements where the row has enough of them (16 of f64): what a thread spends
-/// on indices and joins, some 130 instructions, is then spread over twice the elements that trial D
-/// had. Softmax of bf16 (32768, 4096) took 181 us at 16 elements a lane, 441 instructions a warp of
-/// them (H200, 2026-11-29). Rows of half types that a cluster could not hold that way have 64 elements
-/// a lane, so that it can hold them up to 131072.
-pub fn chunk_shape(width: usize, element_bytes: usize) -> ChunkShape {
+/// This is the canonical fold, so it may depend on the op, the width and the element size and on
+/// nothing else. A lane holds 32 elements where the row has enough of them (16 of f64): what a
+/// thread spends on indices and joins, some 130 instructions, is then spread over twice the elements
+/// of trial D. Softmax of bf16 (32768, 4096) took 181 us at 16 elements a lane and 129 at 32, where
+/// a copy takes 128 (H200, 2026-11-29).
+///
+/// Rows of half types that one block cannot hold that way have 64 elements a lane, so that half the
+/// blocks share them: at (16384, 16384) bf16 layer norm went from 0.86 of copy speed to 0.99,
+/// logsumexp from 0.65 to 0.91, at (4096, 65536) layer norm from 0.71 to 0.86. Not so softmax, which
+/// keeps 32 f32 exponentials a lane and would keep 64 (0.97 against 0.96 at 16384, 0.92 against
+/// 0.88 at 32768), until a cluster of [`MAX_CLUSTER_BLOCKS`] is full.
+pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     let row_vectors = width.div_ceil(VECTOR_BYTES / element_bytes);
     let usual_vectors = if element_bytes == 2 { 4 } else { 8 };
-    let cluster_vectors = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * MAX_CLUSTER_BLOCKS;
-    let most_vectors = if row_vectors > cluster_vectors {
+    let usual_blocks = match op {
+        Op::Softmax => MAX_CLUSTER_BLOCKS,
+        _ => 1,
+    };
+    let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
+    let most_vectors = if row_vectors > usual_most {
         8
     } else {
         usual_vectors

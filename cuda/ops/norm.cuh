@@ -35,6 +35,38 @@ RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCach
     return scalable ? inverse_magnitude(magnitude) : A(1);
 }
 
+// 1 / sqrt(mean_square + eps) of a row that was scaled by `scale`. Where eps vanishes beside the
+// scale and the mean square is 0, so are all residuals: the largest number keeps their products 0.
+template <class A>
+RW_DEVICE A inverse_root(A mean_square, double eps, A scale) {
+    const A inverse = inverse_square_root(mean_square + static_cast<A>(eps) * scale * scale);
+    return eps > 0 && inverse > Limits<A>::largest() ? Limits<A>::largest() : inverse;
+}
+
+template <class A, int W = 1>
+using SumAndSquares = Pair<Sum<A>, SumOfSquares<A>, W>;
+
+// Folds a tile vector by vector, each lane of the vector in a sum of its own: no more than one
+// vector of `value(e, element e of the row)` is held at a time.
+template <template <class, int> class Op, class Ctx, class T, class TileT, class F>
+RW_DEVICE typename Op<accum_t<T>, 1>::Single fold_vectors(const TileT& tile, RowCache<Ctx, T>& in,
+                                                          F value) {
+    constexpr int W = TileT::kVectorWidth;
+    in.select(tile);
+    auto lanes = Op<accum_t<T>, W>::identity();
+#pragma unroll
+    for (int j = 0; j < TileT::kVectors; ++j) {
+        accum_t<T> values[W];
+        in.vector(j, values);
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+            values[w] = value(j * W + w, values[w]);
+        }
+        lanes.accumulate(values, Positions<TileT>{tile});
+    }
+    return lanes.reduce();
+}
+
 // y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, "Root Mean Square Layer
 // Normalization", 2019).
 template <class T>
@@ -42,7 +74,7 @@ struct RmsNormBody {
     using Element = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(SumOfSquares<A>);
-    static constexpr int kBlocksAtOnce = 3;
+    static constexpr Occupancy kOccupancy = {4, 5, 3, 3};
 
     InputRows<T> x;
     T* y;
@@ -51,7 +83,6 @@ struct RmsNormBody {
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
-        constexpr int N = Ctx::simd_width;
         RowCache<Ctx, T> in(row, axis_size, ctx, x, T{});
         A scale = A(1);
         A squares = sum_of_squares(row, axis_size, ctx, in, scale);
@@ -62,13 +93,17 @@ struct RmsNormBody {
             }
         }
         const A mean = divide(squares, static_cast<A>(axis_size));
-        const A inverse = inverse_square_root(mean + static_cast<A>(eps) * scale * scale);
+        const A inverse = inverse_root(mean, eps, scale);
         OutputRow<T> out(row, axis_size, y);
         SideInput<T> weights(weight);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
-            A values[N];
-            in.load(tile, values);
-            emit(tile, out, [&](int i, A w) { return values[i] * scale * inverse * w; }, weights);
+            in.select(tile);
+            if (scale == A(1)) {
+                emit(tile, out, [&](int i, A w) { return in.element(i) * inverse * w; }, weights);
+            } else {
+                emit(tile, out, [&](int i, A w) { return in.element(i) * scale * inverse * w; },
+                     weights);
+            }
         });
     }
 
@@ -78,13 +113,7 @@ private:
                                       A scale) {
         SumOfSquares<A> state;
         reduce(row, axis_size, ctx, state, [&](auto& fold, const auto& tile) {
-            A values[Ctx::simd_width];
-            in.load(tile, values);
-#pragma unroll
-            for (int i = 0; i < Ctx::simd_width; ++i) {
-                values[i] = values[i] * scale;
-            }
-            fold.accumulate(values, tile);
+            fold.join(fold_vectors<SumOfSquares>(tile, in, [&](int, A v) { return v * scale; }));
         });
         pjoin(state, ctx);
         return state.value();
@@ -94,17 +123,25 @@ private:
 // y = (x - mean) / sqrt(var + eps) * weight + bias, with the population variance (Ba, Kiros and
 // Hinton, "Layer Normalization", 2016).
 //
-// Two passes over the cached row. The mean is a rounded number, so the residuals x - mean have a
-// mean of their own, of the size of that rounding; it is taken off the variance and off every
-// residual (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983, the
-// corrected two-pass form). Without it a row far from 0 is off by its mean's last bit.
+// The variance is two-pass within a thread's tile, and the tiles' moments are joined (Welford): one
+// join across threads, where two passes over the whole row would take two.
 template <class T>
 struct LayerNormBody {
     using Element = T;
     using A = accum_t<T>;
-    using Residuals = Pair<Sum<A>, SumOfSquares<A>>;
-    static constexpr int kStateBytes = sizeof(Residuals);
-    static constexpr int kBlocksAtOnce = 3;
+    using State = Welford<A>;
+    static constexpr int kStateBytes = sizeof(State);
+    // The cluster's join takes registers that f32 and wide tiles do not have to spare.
+    static constexpr Occupancy kOccupancy = {4, sizeof(T) == 4 ? 3 : 4, 3, 2};
+    // The mean of a tile of half-precision values is rounded far below their own precision; that of
+    // wider ones is not, and is corrected by the mean of the residuals.
+    static constexpr bool kCorrected = sizeof(T) > 2;
+    template <class B, int W>
+    using FoldResiduals = conditional_t<kCorrected, SumAndSquares<B, W>, SumOfSquares<B, W>>;
+    using Residuals = FoldResiduals<A, 1>;
+
+    static RW_DEVICE A squares_of(const SumOfSquares<A>& s) { return s.value(); }
+    static RW_DEVICE A squares_of(const SumAndSquares<A>& s) { return s.second.value(); }
 
     InputRows<T> x;
     T* y;
@@ -112,81 +149,85 @@ struct LayerNormBody {
     const T* bias;
     double eps;
 
-    struct Moments {
-        A mean;        // of the scaled row, rounded
-        A correction;  // mean of the residuals
-        A squares;     // sum of squares of the residuals
-    };
-
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
-        constexpr int N = Ctx::simd_width;
-        const A width = static_cast<A>(axis_size);
         RowCache<Ctx, T> in(row, axis_size, ctx, x, T{});
         A scale = A(1);
-        Moments m = moments(row, axis_size, ctx, in, scale);
-        if (!squares_are_safe(m.squares)) {
+        State m = moments(row, axis_size, ctx, in, scale);
+        if (!squares_are_safe(m.squares[0])) {
             scale = safe_scale(row, axis_size, ctx, in);
             if (scale != A(1)) {
                 m = moments(row, axis_size, ctx, in, scale);
             }
         }
-        // The corrected sum of squares cannot be negative, but its rounding can.
-        const A spread = fused(-m.correction * m.correction, width, m.squares);
-        const A variance = divide(spread > A(0) || is_nan(spread) ? spread : A(0), width);
-        const A inverse = inverse_square_root(variance + static_cast<A>(eps) * scale * scale);
+        // The mean as one number, and what that leaves out.
+        const A mean = m.mean[0] + m.rest[0];
+        const A rest = (m.mean[0] - mean) + m.rest[0];
+        const A inverse = inverse_root(divide(m.squares[0], m.count[0]), eps, scale);
+        const A shift = -mean * inverse;
+        const bool is_near = scale == A(1) && absolute(shift) <= A(0.5);
         OutputRow<T> out(row, axis_size, y);
         SideInput<T> weights(weight), biases(bias);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
-            A values[N];
-            in.load(tile, values);
-            emit(
-                tile, out,
-                [&](int i, A w, A b) {
-                    const A centred = fused(values[i], scale, -m.mean) - m.correction;
-                    return fused(centred * inverse, w, b);
-                },
-                weights, biases);
+            in.select(tile);
+            // A row that is not far from 0 for its spread, as most are, takes one step for both.
+            if (is_near) {
+                emit(
+                    tile, out,
+                    [&](int i, A w, A b) { return fused(fused(in.element(i), inverse, shift), w, b); },
+                    weights, biases);
+            } else {
+                emit(
+                    tile, out,
+                    [&](int i, A w, A b) {
+                        const A centred = fused(in.element(i), scale, -mean) - rest;
+                        return fused(centred * inverse, w, b);
+                    },
+                    weights, biases);
+            }
         });
     }
 
 private:
     template <class Ctx>
-    static RW_DEVICE Moments moments(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
-                                     A scale) {
-        constexpr int N = Ctx::simd_width;
-        const A width = static_cast<A>(axis_size);
-        Sum<A> total;
-        reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
-            A values[N];
-            in.load(tile, values);
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                values[i] = values[i] * scale;
-            }
-            fold.accumulate(values, tile);
-        });
-        pjoin(total, ctx);
-        const A mean = divide(total.value(), width);
-        Residuals residuals;
-        reduce(row, axis_size, ctx, residuals, [&](auto& fold, const auto& tile) {
-            A values[N];
-            in.load(tile, values);
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                values[i] = fused(values[i], scale, -mean);
-            }
+    static RW_DEVICE State moments(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
+                                   A scale) {
+        State state;
+        reduce(row, axis_size, ctx, state, [&](auto& fold, const auto& tile) {
+            State part;
+            part.count[0] = static_cast<A>(tile.count());
+            const A total =
+                fold_vectors<Sum>(tile, in, [&](int, A v) { return v * scale; }).value();
+            // By division where the count is no power of two: a constant row has its constant for
+            // mean, exactly.
+            const bool full = tile.is_full();
+            const auto per_element = [&](A sum) {
+                return full ? sum * (A(1) / A(Ctx::simd_width))
+                            : divide(sum, max_of(part.count[0], A(1)));
+            };
+            const A mean = per_element(total);
+            const auto residual = [&](int, A v) { return fused(v, scale, -mean); };
             // The padding has no residual.
-            if (!tile.is_full()) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    values[i] = tile.has(i) ? values[i] : A(0);
-                }
+            const auto residual_or_0 = [&](int i, A v) {
+                return tile.has(i) ? residual(i, v) : A(0);
+            };
+            const Residuals residuals =
+                full ? fold_vectors<FoldResiduals>(tile, in, residual)
+                     : fold_vectors<FoldResiduals>(tile, in, residual_or_0);
+            part.mean[0] = mean;
+            part.rest[0] = A(0);
+            part.squares[0] = squares_of(residuals);
+            if constexpr (kCorrected) {
+                const A rest = per_element(residuals.first.value());
+                part.rest[0] = rest;
+                // The corrected sum cannot be negative, but its rounding can.
+                const A squares = fused(-rest * rest, part.count[0], part.squares[0]);
+                part.squares[0] = squares < A(0) ? A(0) : squares;
             }
-            fold.accumulate(values, tile);
+            fold.join(part);
         });
-        pjoin(residuals, ctx);
-        return {mean, divide(residuals.first.value(), width), residuals.second.value()};
+        pjoin(state, ctx);
+        return state;
     }
 };
 

@@ -18,7 +18,7 @@ struct SoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
-    static constexpr int kBlocksAtOnce = 4;
+    static constexpr Occupancy kOccupancy = {5, 5, 2, 2};
 
     InputRows<T> x;
     T* y;
@@ -33,7 +33,6 @@ struct SoftmaxBody {
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         constexpr int N = Ctx::simd_width;
         RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
-        OutputRow<T> out(row, axis_size, y);
         auto exponentials = cache_tiles(row, axis_size, ctx, [&](const typename Ctx::TileT& tile) {
             Exponentials<N> e;
             A values[N];
@@ -46,6 +45,7 @@ struct SoftmaxBody {
             fold.join(exponentials(tile).state);
         });
         pjoin(total, ctx);
+        OutputRow<T> out(row, axis_size, y);
         const A shift = finite_shift(total.maximum[0]);
         const A inverse = reciprocal(total.sum[0]);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
@@ -64,7 +64,7 @@ struct LogSoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
-    static constexpr int kBlocksAtOnce = 4;
+    static constexpr Occupancy kOccupancy = {4, 4, 2, 2};
 
     InputRows<T> x;
     T* y;
@@ -73,7 +73,6 @@ struct LogSoftmaxBody {
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         constexpr int N = Ctx::simd_width;
         RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
-        OutputRow<T> out(row, axis_size, y);
         State total;
         reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
             A values[N];
@@ -81,12 +80,12 @@ struct LogSoftmaxBody {
             fold.accumulate(values, tile);
         });
         pjoin(total, ctx);
+        OutputRow<T> out(row, axis_size, y);
         const A maximum = total.maximum[0];
         const A log_sum = natural_log(total.sum[0]);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
-            A values[N];
-            in.load(tile, values);
-            emit(tile, out, [&](int i) { return (values[i] - maximum) - log_sum; });
+            in.select(tile);
+            emit(tile, out, [&](int i) { return (in.element(i) - maximum) - log_sum; });
         });
     }
 };

@@ -18,21 +18,26 @@ struct Geometry {
     int stage_offset;
 };
 
-// Resident blocks of 256 threads that a multiprocessor should hold at once, which bounds the
-// registers of a thread: 4 leave 64 each, 3 leave 80, 2 leave 128. A body says how many it wants for
-// 32 values of a half type beside its other state; wider tiles and elements need more room, and have
-// more bytes in flight to make up for it.
+// How many blocks a multiprocessor should hold at once (see Occupancy).
 template <class Body, int V>
-constexpr int blocks_at_once(int wanted) {
+constexpr int blocks_at_once(bool cluster, int fewer) {
+    constexpr Occupancy kWanted = Body::kOccupancy;
     constexpr int kElementBytes = sizeof(typename Body::Element);
     constexpr int kValues = V * kVectorElements<typename Body::Element>;
-    return kElementBytes == 8 || kValues > 32 ? 2 : max_of(2, kElementBytes == 4 ? wanted - 1 : wanted);
+    if (kElementBytes == 8) {
+        return 2;
+    }
+    if (kValues > 32) {
+        return cluster ? kWanted.wide_cluster : kWanted.wide_block;
+    }
+    const int wanted = cluster ? kWanted.cluster : kWanted.block;
+    return max_of(2, (kElementBytes == 4 ? min_of(wanted - 1, 3) : wanted) - fewer);
 }
 
 // Rows of one chunk: one warp a row, or several rows a warp where a few lanes hold a whole one.
 template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
-                                  blocks_at_once<Body, V>(Body::kBlocksAtOnce - 1))
+                                  blocks_at_once<Body, V>(false, 1))
     warp_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentWarp, Body::kStateBytes>;
     const int warp = threadIdx.x / kWarpSize;
@@ -55,7 +60,7 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
 // Rows of as many chunks as the block has warps; one row a block, so no more rows than blocks.
 template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
-                                  blocks_at_once<Body, V>(Body::kBlocksAtOnce))
+                                  blocks_at_once<Body, V>(false, 0))
     block_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentBlock, Body::kStateBytes>;
     __shared__ __align__(16) unsigned char slots[2 * RW_MAX_RESIDENT_WARPS * Body::kStateBytes];
@@ -73,7 +78,7 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
 // Rows of as many chunks as the blocks of a cluster have warps, or a few less; one row a cluster.
 template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
-                                  blocks_at_once<Body, V>(Body::kBlocksAtOnce))
+                                  blocks_at_once<Body, V>(true, 0))
     cluster_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
 #if __CUDA_ARCH__ >= 900
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentCluster, Body::kStateBytes>;

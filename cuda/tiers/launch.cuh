@@ -33,7 +33,7 @@ struct Made {
 template <>
 struct Made<2> {
     using Warp = VectorList<1, 2, 4>;
-    using Block = VectorList<4>;
+    using Block = VectorList<4, 8>;
     using Cluster = VectorList<4, 8>;
     using Streaming = VectorList<4, 8>;
 };

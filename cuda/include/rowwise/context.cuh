@@ -19,6 +19,20 @@ namespace rowwise {
 // Which of the two, and for a resident row who shares it.
 enum class Ownership { kResidentWarp, kResidentBlock, kResidentCluster, kStreaming };
 
+// Resident blocks of 256 threads that a multiprocessor should hold at once, which bounds the
+// registers of a thread: 5 leave 48 each, 4 leave 64, 3 leave 80, 2 leave 128. A body says what it
+// wants for tiles of up to 32 values of a half type, in a block and in a cluster, and for wider
+// tiles; f32 tiles get a block less, f64 tiles always two. More blocks hide more latency, until
+// registers spill: the figures are the largest that do not.
+// bf16 softmax (16384, 16384) in a cluster: 0.92 of copy speed with 4, 0.97 with 5 (H200,
+// 2026-11-29).
+struct Occupancy {
+    int block;
+    int cluster;
+    int wide_block;
+    int wide_cluster;
+};
+
 // Chunk states that a streaming row keeps before it joins them: 32 groups of 32.
 constexpr int kWindowChunks = kWarpSize * kWarpSize;
 // Partial results of a row of more chunks than that: a counter in base 2 of whole windows.
@@ -47,7 +61,8 @@ public:
     static constexpr Ownership kOwnership = O;
     static constexpr bool kResident = O != Ownership::kStreaming;
     static constexpr int kStateBytes = StateBytes;
-    using TileT = Tile<kVectorElements<T>, V>;
+    using Index = conditional_t<kResident, int, i64>;
+    using TileT = Tile<kVectorElements<T>, V, Index>;
 
     int lane;    // place among the lanes that share a chunk
     int lanes;   // how many those are: 32 but for rows too short for so many
@@ -60,14 +75,14 @@ public:
     int walks;   // walks of this row so far
 
     // This thread's tile of a chunk of a row of `width` elements.
-    RW_DEVICE TileT tile(i64 chunk, i64 width) const {
-        return make_tile<TileT::kVectorWidth, TileT::kVectors>(
+    RW_DEVICE TileT tile(Index chunk, Index width) const {
+        return make_tile<TileT::kVectorWidth, TileT::kVectors, Index>(
             chunk, lane, O == Ownership::kResidentWarp ? lanes : kWarpSize, width);
     }
 
-    // The tile that a resident thread owns. A resident row is far shorter than 2^31.
+    // The tile that a resident thread owns.
     RW_DEVICE TileT own_tile(const Row& row, i64 axis_size) const {
-        const int width = row.exists ? static_cast<int>(axis_size) : 0;
+        const Index width = row.exists ? static_cast<Index>(axis_size) : 0;
         return tile(O == Ownership::kResidentWarp ? 0 : warp, width);
     }
 

@@ -31,4 +31,16 @@ RW_HOST_DEVICE constexpr T max_of(T a, T b) {
     return a < b ? b : a;
 }
 
+// std::conditional_t, which would take a host header.
+template <bool Condition, class A, class B>
+struct Conditional {
+    using type = A;
+};
+template <class A, class B>
+struct Conditional<false, A, B> {
+    using type = B;
+};
+template <bool Condition, class A, class B>
+using conditional_t = typename Conditional<Condition, A, B>::type;
+
 }  // namespace rowwise

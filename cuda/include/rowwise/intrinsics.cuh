@@ -24,9 +24,19 @@ RW_DEVICE u32 shuffle_xor(u32 word, int lane_mask) {
     return __shfl_xor_sync(0xffffffffu, word, lane_mask);
 }
 
+RW_DEVICE u32 shuffle_from(u32 word, int lane) {
+    return __shfl_sync(0xffffffffu, word, lane);
+}
+
 // The smallest of the 32 lanes' words.
 RW_DEVICE u32 reduce_min(u32 word) {
     return __reduce_min_sync(0xffffffffu, word);
+}
+
+// Makes the compiler forget what it knows of a word: what is derived from it afterwards is derived
+// anew, and need not be kept in registers until then.
+RW_DEVICE void forget(u32& word) {
+    asm volatile("" : "+r"(word));
 }
 
 // ---------------------------------------------------------------- bits

@@ -23,13 +23,13 @@ struct Words {
     }
 };
 
-// A state's copy in another lane.
-template <class State>
-RW_DEVICE State shuffle_state_xor(const State& state, int lane_mask) {
+// A state's copy in another lane; `move` says which, for one word.
+template <class State, class F>
+RW_DEVICE State shuffle_state(const State& state, F move) {
     Words<State> words(state);
 #pragma unroll
     for (int i = 0; i < Words<State>::kCount; ++i) {
-        words.word[i] = shuffle_xor(words.word[i], lane_mask);
+        words.word[i] = move(words.word[i]);
     }
     State other;
     __builtin_memcpy(&other, words.word, sizeof(State));
@@ -54,6 +54,13 @@ struct WarpReducer {
     template <class A>
     RW_DEVICE A min(A value) const {
         return -max(-value);
+    }
+
+    // The first lane's value.
+    template <class A>
+    RW_DEVICE A first(A value) const {
+        const int source = lane_id() & ~(lanes - 1);
+        return shuffle_state(value, [=](u32 word) { return shuffle_from(word, source); });
     }
 
     // The smallest of unsigned words, by the warp's own reduction where it has the whole warp.
@@ -81,7 +88,9 @@ private:
 #pragma unroll
         for (int distance = 1; distance < kWarpSize; distance *= 2) {
             if (distance < lanes) {
-                mine = combine(mine, shuffle_state_xor(mine, distance), (lane & distance) == 0);
+                const State other =
+                    shuffle_state(mine, [=](u32 word) { return shuffle_xor(word, distance); });
+                mine = combine(mine, other, (lane & distance) == 0);
             }
         }
         return mine;

@@ -29,16 +29,44 @@ public:
         }
     }
 
-    RW_DEVICE void load(const typename Ctx::TileT& tile, accum_t<T> (&values)[W * V]) {
+    // Makes `tile` the one that `vector` reads.
+    RW_DEVICE void select(const typename Ctx::TileT& tile) {
         if constexpr (!Ctx::kResident) {
             fetch(tile);
         }
+        if constexpr (sizeof(T) == 2) {
+            // A half type takes half the registers of its f32 values: those are made again in each
+            // walk, not carried from one to the next. With them kept, bf16 rms norm took 72 registers
+            // and layer norm 114.
 #pragma unroll
-        for (int j = 0; j < V; ++j) {
+            for (int j = 0; j < V; ++j) {
 #pragma unroll
-            for (int w = 0; w < W; ++w) {
-                values[j * W + w] = held_[j].get(w);
+                for (int i = 0; i < 4; ++i) {
+                    forget(held_[j].raw.word[i]);
+                }
             }
+        }
+    }
+
+    // Vector j of the selected tile.
+    RW_DEVICE void vector(int j, accum_t<T> (&values)[W]) const {
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+            values[w] = held_[j].get(w);
+        }
+    }
+
+    // Element e of the selected tile.
+    RW_DEVICE accum_t<T> element(int e) const {
+        return held_[e / W].get(e % W);
+    }
+
+    // All of a tile.
+    RW_DEVICE void load(const typename Ctx::TileT& tile, accum_t<T> (&values)[W * V]) {
+        select(tile);
+#pragma unroll
+        for (int e = 0; e < W * V; ++e) {
+            values[e] = element(e);
         }
     }
 
@@ -114,16 +142,16 @@ public:
     }
 
     // Rounds once, to nearest even.
-    RW_DEVICE void store(const Tile<kVectorElements<T>, 1>& part,
-                         const accum_t<T> (&values)[kVectorElements<T>]) const {
+    template <class TileT>
+    RW_DEVICE void store(const TileT& part, const accum_t<T> (&values)[kVectorElements<T>]) const {
         Vector<T> packed[1];
         packed[0].set(values);
         store_tile(row_, aligned_, part, packed);
     }
 
     // The same for a whole vector of an aligned row.
-    RW_DEVICE void store_whole(const Tile<kVectorElements<T>, 1>& part,
-                               const accum_t<T> (&values)[kVectorElements<T>]) const {
+    template <class TileT>
+    RW_DEVICE void store_whole(const TileT& part, const accum_t<T> (&values)[kVectorElements<T>]) const {
         Vector<T> packed;
         packed.set(values);
         store_streaming(row_ + part.first, packed.raw);
@@ -150,13 +178,15 @@ public:
         return aligned_;
     }
 
-    RW_DEVICE Values load(const Tile<kWidth, 1>& part) const {
+    template <class TileT>
+    RW_DEVICE Values load(const TileT& part) const {
         Vector<T> raw[1];
         load_tile<Reuse::kByOtherRows>(raw, data_, aligned_, part, T{});
         return unpack(raw[0]);
     }
 
-    RW_DEVICE Values load_whole(const Tile<kWidth, 1>& part) const {
+    template <class TileT>
+    RW_DEVICE Values load_whole(const TileT& part) const {
         Vector<T> raw;
         raw.raw = load_shared_by_rows(data_ + part.first);
         return unpack(raw);

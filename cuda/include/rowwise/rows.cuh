@@ -18,18 +18,19 @@ struct Row {
     bool exists;
 };
 
-// One lane's share of one chunk: V vectors of W elements, `stride` elements apart.
-template <int W, int V>
+// One lane's share of one chunk: V vectors of W elements, `stride` elements apart. Index is what
+// places in the row are counted in: 32 bits where the row is held in registers, else 64.
+template <int W, int V, class Index>
 struct Tile {
     static constexpr int kVectorWidth = W;
     static constexpr int kVectors = V;
     static constexpr int kWidth = W * V;
 
-    i64 first;   // position of the first element in the row
-    int left;    // elements of the row from `first` to the end of the chunk; none where not positive
-    int stride;  // elements from one vector to the next
-    int lane;    // place of the lane among those that share the chunk
-    i64 chunk;   // which chunk of the row
+    Index first;  // position of the first element in the row
+    int left;     // elements of the row from `first` to the end of the chunk; none where not positive
+    int stride;   // elements from one vector to the next
+    int lane;     // place of the lane among those that share the chunk
+    Index chunk;  // which chunk of the row
 
     RW_DEVICE int offset(int e) const {
         return (e / W) * stride + e % W;
@@ -43,18 +44,27 @@ struct Tile {
     RW_DEVICE bool is_full() const {
         return left >= (V - 1) * stride + W;
     }
+    // Elements of the tile that the row has.
+    RW_DEVICE int count() const {
+        int total = 0;
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            total += max_of(0, min_of(W, left - j * stride));
+        }
+        return total;
+    }
     // Vector j as a tile of its own.
-    RW_DEVICE Tile<W, 1> vector(int j) const {
+    RW_DEVICE Tile<W, 1, Index> vector(int j) const {
         return {first + j * stride, left - j * stride, stride, lane, chunk};
     }
 };
 
 // The tile of lane `lane` of `lanes` in chunk `chunk` of a row of `width` elements.
-template <int W, int V>
-RW_DEVICE Tile<W, V> make_tile(i64 chunk, int lane, int lanes, i64 width) {
+template <int W, int V, class Index>
+RW_DEVICE Tile<W, V, Index> make_tile(Index chunk, int lane, int lanes, Index width) {
     const int chunk_elements = lanes * (W * V);
-    const i64 start = chunk * chunk_elements;
-    const int in_chunk = static_cast<int>(min_of<i64>(width - start, chunk_elements));
+    const Index start = chunk * chunk_elements;
+    const int in_chunk = static_cast<int>(min_of<Index>(width - start, chunk_elements));
     return {start + lane * W, in_chunk - lane * W, lanes * W, lane, chunk};
 }
 
@@ -98,9 +108,8 @@ RW_DEVICE Word4 load_vector(const void* address) {
 }
 
 // Reads a tile of the row at `row`. Elements past the end of the row become `pad`.
-template <Reuse R, class T, int V>
-RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned,
-                         const Tile<kVectorElements<T>, V>& tile, T pad) {
+template <Reuse R, class T, int V, class TileT>
+RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const TileT& tile, T pad) {
     constexpr int W = kVectorElements<T>;
     const T* first = row + tile.first;
     if (aligned && tile.is_full()) {
@@ -126,9 +135,8 @@ RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned,
 }
 
 // Writes a tile of the row at `row`; nothing past the end of the row.
-template <class T, int V>
-RW_DEVICE void store_tile(T* row, bool aligned, const Tile<kVectorElements<T>, V>& tile,
-                          const Vector<T> (&in)[V]) {
+template <class T, int V, class TileT>
+RW_DEVICE void store_tile(T* row, bool aligned, const TileT& tile, const Vector<T> (&in)[V]) {
     constexpr int W = kVectorElements<T>;
     T* first = row + tile.first;
     if (aligned && tile.is_full()) {

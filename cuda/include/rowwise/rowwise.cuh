@@ -8,3 +8,4 @@
 #include "monoids/log_sum_exp.cuh"
 #include "monoids/pair.cuh"
 #include "monoids/sum.cuh"
+#include "monoids/welford.cuh"

@@ -63,12 +63,24 @@ struct OnlineLogSumExp : ReduceOp<OnlineLogSumExp<A, W>, W> {
         return exponentials(values, terms);
     }
 
-    // The state of a tile, and the exponentials relative to its maximum that it was made from.
+    // The state of a tile, and the exponentials relative to its maximum that it was made from. Which
+    // form of exp serves follows from the tile's own values, so the bits do as well.
     template <int N>
     static RW_DEVICE Single exponentials(const A (&values)[N], A (&terms)[N]) {
         Single s;
         s.maximum[0] = fold_halves<N>(values, [](A a, A b) { return max_nan(a, b); });
         const A shift = finite_shift(s.maximum[0]);
+        if constexpr (sizeof(A) == 4) {
+            const A lowest = fold_halves<N>(values, [](A a, A b) { return fminf(a, b); });
+            if (lowest - shift >= kLowestNormalExponent) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    terms[i] = exp_normal(values[i] - shift);
+                }
+                s.sum[0] = fold_halves<N>(terms, [](A a, A b) { return a + b; });
+                return s;
+            }
+        }
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             terms[i] = exp_nonpositive(values[i] - shift);

@@ -100,6 +100,16 @@ struct SumOfSquares : Sum<A, W> {
         return s;
     }
 
+    RW_DEVICE Single lane(int i) const {
+        Single s;
+        s.acc[0] = this->acc[i];
+        return s;
+    }
+
+    RW_DEVICE Single reduce() const {
+        return join_lanes<W>(*this);
+    }
+
     template <class Reducer>
     RW_DEVICE SumOfSquares join_parallel(const Reducer& reducer) const {
         SumOfSquares s;
