@@ -15,34 +15,49 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=.bundle
-targets=()
+tests=()
+examples=()
 while [ $# -gt 0 ]; do
     case $1 in
         --out) out=$2; shift 2 ;;
-        test) targets+=(--test suite --lib); shift ;;
-        bench) targets+=(--bench cuda); shift ;;
-        example) targets+=(--example "$2"); shift 2 ;;
+        test) tests+=(--lib --test suite); shift ;;
+        bench) tests+=(--bench cuda); shift ;;
+        example) examples+=(--example "$2"); shift 2 ;;
         *) echo "gpu-bundle: what is '$1'?" >&2; exit 2 ;;
     esac
 done
-[ ${#targets[@]} -gt 0 ] || targets=(--lib --test suite --bench cuda --examples)
+if [ ${#tests[@]} -eq 0 ] && [ ${#examples[@]} -eq 0 ]; then
+    tests=(--lib --test suite --bench cuda)
+    examples=(--examples)
+fi
 
 eval "$(scripts/cuda-toolkit.sh)"
 mkdir -p "$out"
+
 # cargo names the binaries it made in its messages, one JSON object a line.
-cargo test --release --features cuda --no-run "${targets[@]}" --message-format=json-render-diagnostics |
+pack() {
     python3 -c '
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable"):
-        print(message["target"]["name"].replace("_", "-") + "." + message["target"]["kind"][0], message["executable"])
+        target = message["target"]
+        print(target["name"] + "." + target["kind"][0], message["executable"])
 ' | while read -r name binary; do
         cp "$binary" "$out/$name"
         strip "$out/$name"
         xz -3 -f -T0 "$out/$name"
         echo "gpu-bundle: $out/$name.xz ($(du -h "$out/$name.xz" | cut -f1))"
     done
+}
+flags=(--release --features cuda --message-format=json-render-diagnostics)
+if [ ${#tests[@]} -gt 0 ]; then
+    cargo test --no-run "${tests[@]}" "${flags[@]}" | pack
+fi
+# Apart: `cargo test` would make test harnesses of the examples.
+if [ ${#examples[@]} -gt 0 ]; then
+    cargo build "${examples[@]}" "${flags[@]}" | pack
+fi
 
 cat >"$out/run.sh" <<'RUN'
 #!/usr/bin/env bash

@@ -14,10 +14,12 @@ RW_DEVICE bool squares_are_safe(A sum_of_squares) {
     return sum_of_squares <= Limits<A>::largest() && sum_of_squares >= Limits<A>::small_square();
 }
 
-// A power of two that brings the row's largest magnitude near 1; 1 where no power does (a row of
-// zeros, or with an infinity or a NaN).
+// A power of two that brings the row's largest magnitude near 1, or short of it where eps, which is
+// scaled by its square, would overflow; 1 where no power does (a row of zeros, or with an infinity or
+// a NaN).
 template <class Ctx, class T>
-RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in) {
+RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
+                                double eps) {
     using A = accum_t<T>;
     Max<A> largest;
     reduce(row, axis_size, ctx, largest, [&](auto& fold, const auto& tile) {
@@ -32,7 +34,12 @@ RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCach
     pjoin(largest, ctx);
     const A magnitude = largest.value();
     const bool scalable = magnitude > A(0) && magnitude <= Limits<A>::largest();
-    return scalable ? inverse_magnitude(magnitude) : A(1);
+    if (!scalable) {
+        return A(1);
+    }
+    // With eps at 2^80 beside it, what is left of the squares is lost in it in any case.
+    const A eps_magnitude = square_root(static_cast<A>(eps)) * A(1.0 / (1ll << 40));
+    return inverse_magnitude(max_of(magnitude, eps_magnitude));
 }
 
 // 1 / sqrt(mean_square + eps) of a row that was scaled by `scale`. Where eps vanishes beside the
@@ -74,7 +81,7 @@ struct RmsNormBody {
     using Element = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(SumOfSquares<A>);
-    static constexpr Occupancy kOccupancy = {4, 5, 3, 3};
+    static constexpr Occupancy kOccupancy = {3, 4, 5, 3, 3};
 
     InputRows<T> x;
     T* y;
@@ -87,7 +94,7 @@ struct RmsNormBody {
         A scale = A(1);
         A squares = sum_of_squares(row, axis_size, ctx, in, scale);
         if (!squares_are_safe(squares)) {
-            scale = safe_scale(row, axis_size, ctx, in);
+            scale = safe_scale(row, axis_size, ctx, in, eps);
             if (scale != A(1)) {
                 squares = sum_of_squares(row, axis_size, ctx, in, scale);
             }
@@ -131,18 +138,12 @@ struct LayerNormBody {
     using A = accum_t<T>;
     using State = Welford<A>;
     static constexpr int kStateBytes = sizeof(State);
-    // The cluster's join takes registers that f32 and wide tiles do not have to spare.
-    static constexpr Occupancy kOccupancy = {4, sizeof(T) == 4 ? 3 : 4, 3, 2};
-    // The mean of a tile of half-precision values is rounded far below their own precision; that of
-    // wider ones is not, and is corrected by the mean of the residuals.
+    // f16 takes a register more to convert than bf16.
+    static constexpr Occupancy kOccupancy = {is_same<T, f16> ? 2 : 3, 4, 4, 3, 2};
+    // The mean of a tile is a rounded number. For wide types it is corrected by the mean of the
+    // residuals; for half types, whose results are rounded far more coarsely, only where the row is
+    // far from 0.
     static constexpr bool kCorrected = sizeof(T) > 2;
-    template <class B, int W>
-    using FoldResiduals = conditional_t<kCorrected, SumAndSquares<B, W>, SumOfSquares<B, W>>;
-    using Residuals = FoldResiduals<A, 1>;
-
-    static RW_DEVICE A squares_of(const SumOfSquares<A>& s) { return s.value(); }
-    static RW_DEVICE A squares_of(const SumAndSquares<A>& s) { return s.second.value(); }
-
     InputRows<T> x;
     T* y;
     const T* weight;
@@ -153,25 +154,31 @@ struct LayerNormBody {
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         RowCache<Ctx, T> in(row, axis_size, ctx, x, T{});
         A scale = A(1);
-        State m = moments(row, axis_size, ctx, in, scale);
-        if (!squares_are_safe(m.squares[0])) {
-            scale = safe_scale(row, axis_size, ctx, in);
-            if (scale != A(1)) {
-                m = moments(row, axis_size, ctx, in, scale);
+        State m = moments<kCorrected>(row, axis_size, ctx, in, scale);
+        // Squares are better taken of a scaled row, or the row is so far from 0 for its spread that the
+        // last bits of the tiles' means tell.
+        const bool is_safe = squares_are_safe(m.squares[0]);
+        const bool is_far = m.mean[0] * m.mean[0] * m.count[0] > A(16) * m.squares[0];
+        if (!is_safe || (!kCorrected && is_far)) {
+            if (!is_safe) {
+                scale = safe_scale(row, axis_size, ctx, in, eps);
             }
+            m = moments<true>(row, axis_size, ctx, in, scale);
         }
         // The mean as one number, and what that leaves out.
         const A mean = m.mean[0] + m.rest[0];
         const A rest = (m.mean[0] - mean) + m.rest[0];
         const A inverse = inverse_root(divide(m.squares[0], m.count[0]), eps, scale);
-        const A shift = -mean * inverse;
-        const bool is_near = scale == A(1) && absolute(shift) <= A(0.5);
         OutputRow<T> out(row, axis_size, y);
         SideInput<T> weights(weight), biases(bias);
+        const A shift = -mean * inverse;
+        const A rest_shift = -rest * inverse;
+        // A row that is not far from 0 for its spread, as most are, is normalised in one step. Only half
+        // types, whose kernels the instructions bound, take it.
+        const bool is_near = scale == A(1) && absolute(shift) <= A(0.5);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             in.select(tile);
-            // A row that is not far from 0 for its spread, as most are, takes one step for both.
-            if (is_near) {
+            if (sizeof(T) == 2 && is_near) {
                 emit(
                     tile, out,
                     [&](int i, A w, A b) { return fused(fused(in.element(i), inverse, shift), w, b); },
@@ -180,8 +187,8 @@ struct LayerNormBody {
                 emit(
                     tile, out,
                     [&](int i, A w, A b) {
-                        const A centred = fused(in.element(i), scale, -mean) - rest;
-                        return fused(centred * inverse, w, b);
+                        const A centred = fused(in.element(i), scale, -mean);
+                        return fused(fused(centred, inverse, rest_shift), w, b);
                     },
                     weights, biases);
             }
@@ -189,7 +196,7 @@ struct LayerNormBody {
     }
 
 private:
-    template <class Ctx>
+    template <bool Corrected, class Ctx>
     static RW_DEVICE State moments(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
                                    A scale) {
         State state;
@@ -211,18 +218,20 @@ private:
             const auto residual_or_0 = [&](int i, A v) {
                 return tile.has(i) ? residual(i, v) : A(0);
             };
-            const Residuals residuals =
-                full ? fold_vectors<FoldResiduals>(tile, in, residual)
-                     : fold_vectors<FoldResiduals>(tile, in, residual_or_0);
             part.mean[0] = mean;
-            part.rest[0] = A(0);
-            part.squares[0] = squares_of(residuals);
-            if constexpr (kCorrected) {
+            if constexpr (Corrected) {
+                const auto residuals = full ? fold_vectors<SumAndSquares>(tile, in, residual)
+                                            : fold_vectors<SumAndSquares>(tile, in, residual_or_0);
                 const A rest = per_element(residuals.first.value());
                 part.rest[0] = rest;
                 // The corrected sum cannot be negative, but its rounding can.
-                const A squares = fused(-rest * rest, part.count[0], part.squares[0]);
+                const A squares = fused(-rest * rest, part.count[0], residuals.second.value());
                 part.squares[0] = squares < A(0) ? A(0) : squares;
+            } else {
+                const auto residuals = full ? fold_vectors<SumOfSquares>(tile, in, residual)
+                                            : fold_vectors<SumOfSquares>(tile, in, residual_or_0);
+                part.rest[0] = A(0);
+                part.squares[0] = residuals.value();
             }
             fold.join(part);
         });

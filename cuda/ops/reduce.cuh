@@ -53,7 +53,7 @@ struct ReduceBody {
     using State = typename Kind::State;
     using Output = typename Kind::template Output<T>;
     static constexpr int kStateBytes = sizeof(State);
-    static constexpr Occupancy kOccupancy = {4, 4, 3, 3};
+    static constexpr Occupancy kOccupancy = {3, 4, 4, 3, 3};
 
     InputRows<T> x;
     Output* y;

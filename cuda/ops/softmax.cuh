@@ -18,7 +18,7 @@ struct SoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
-    static constexpr Occupancy kOccupancy = {5, 5, 2, 2};
+    static constexpr Occupancy kOccupancy = {4, 5, 5, 2, 2};
 
     InputRows<T> x;
     T* y;
@@ -64,7 +64,7 @@ struct LogSoftmaxBody {
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(State);
-    static constexpr Occupancy kOccupancy = {4, 4, 2, 2};
+    static constexpr Occupancy kOccupancy = {3, 4, 4, 2, 2};
 
     InputRows<T> x;
     T* y;

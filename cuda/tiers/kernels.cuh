@@ -20,24 +20,32 @@ struct Geometry {
 
 // How many blocks a multiprocessor should hold at once (see Occupancy).
 template <class Body, int V>
-constexpr int blocks_at_once(bool cluster, int fewer) {
+constexpr int blocks_at_once(Ownership ownership) {
     constexpr Occupancy kWanted = Body::kOccupancy;
     constexpr int kElementBytes = sizeof(typename Body::Element);
     constexpr int kValues = V * kVectorElements<typename Body::Element>;
+    const bool cluster = ownership == Ownership::kResidentCluster;
+    int wanted = ownership == Ownership::kResidentWarp ? kWanted.warp
+                 : cluster                             ? kWanted.cluster
+                                                       : kWanted.block;
     if (kElementBytes == 8) {
-        return 2;
+        wanted = 2;
+    } else if (kValues > 32) {
+        wanted = cluster ? kWanted.wide_cluster : kWanted.wide_block;
+    } else if (kElementBytes == 4) {
+        wanted = max_of(2, min_of(wanted - 1, 3));
     }
-    if (kValues > 32) {
-        return cluster ? kWanted.wide_cluster : kWanted.wide_block;
-    }
-    const int wanted = cluster ? kWanted.cluster : kWanted.block;
-    return max_of(2, (kElementBytes == 4 ? min_of(wanted - 1, 3) : wanted) - fewer);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    // The figures are Hopper's; the compiler needs a few registers more for what came before.
+    wanted = max_of(1, wanted - 1);
+#endif
+    return wanted;
 }
 
 // Rows of one chunk: one warp a row, or several rows a warp where a few lanes hold a whole one.
 template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
-                                  blocks_at_once<Body, V>(false, 1))
+                                  blocks_at_once<Body, V>(Ownership::kResidentWarp))
     warp_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentWarp, Body::kStateBytes>;
     const int warp = threadIdx.x / kWarpSize;
@@ -60,7 +68,7 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
 // Rows of as many chunks as the block has warps; one row a block, so no more rows than blocks.
 template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
-                                  blocks_at_once<Body, V>(false, 0))
+                                  blocks_at_once<Body, V>(Ownership::kResidentBlock))
     block_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentBlock, Body::kStateBytes>;
     __shared__ __align__(16) unsigned char slots[2 * RW_MAX_RESIDENT_WARPS * Body::kStateBytes];
@@ -78,7 +86,7 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
 // Rows of as many chunks as the blocks of a cluster have warps, or a few less; one row a cluster.
 template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
-                                  blocks_at_once<Body, V>(true, 0))
+                                  blocks_at_once<Body, V>(Ownership::kResidentCluster))
     cluster_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
 #if __CUDA_ARCH__ >= 900
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentCluster, Body::kStateBytes>;

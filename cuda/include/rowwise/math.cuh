@@ -144,6 +144,12 @@ RW_DEVICE A inverse_square_root(A x) {
     return y;
 }
 
+// sqrt(x), to within an ulp.
+template <class A>
+RW_DEVICE A square_root(A x) {
+    return x > A(0) ? x * inverse_square_root(x) : x;
+}
+
 // 2^-k with 2^k <= |x| < 2^(k+1), held to where both it and its square are normal numbers: what x
 // is multiplied with so that its square neither overflows nor vanishes. x is finite and not 0.
 RW_DEVICE float inverse_magnitude(float x) {
