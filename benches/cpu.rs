@@ -16,8 +16,11 @@ struct Case {
     name: &'static str,
     ours: fn(&Inputs) -> Result<Tensor>,
     candle: fn(&Inputs) -> Result<Tensor>,
-    reference: fn(&[f64], &[f64], &[f64]) -> Vec<f64>,
+    reference: Reference,
 }
+
+/// From a row, the weight and the bias to the row's results.
+type Reference = fn(&[f64], &[f64], &[f64]) -> Vec<f64>;
 
 struct Inputs {
     x: Tensor,

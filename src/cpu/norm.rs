@@ -108,6 +108,7 @@ pub(super) struct RmsNorm<'a, T> {
 impl<T: Dtype> RowBody for RmsNorm<'_, T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 4;
 
     fn output_width(&self, width: usize) -> usize {
         width
@@ -156,6 +157,7 @@ pub(super) struct LayerNorm<'a, T> {
 impl<T: Dtype> RowBody for LayerNorm<'_, T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 6;
 
     fn output_width(&self, width: usize) -> usize {
         width

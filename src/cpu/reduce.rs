@@ -38,6 +38,7 @@ plain_body!(
 impl<T: Dtype> RowBody for Sum<T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 1;
 
     fn output_width(&self, _: usize) -> usize {
         1
@@ -65,6 +66,7 @@ plain_body!(
 impl<T: Dtype> RowBody for Max<T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 1;
 
     fn output_width(&self, _: usize) -> usize {
         1
@@ -98,6 +100,7 @@ plain_body!(
 impl<T: Dtype> RowBody for ArgMax<T> {
     type Element = T;
     type Output = u32;
+    const COST: usize = 5;
 
     fn output_width(&self, _: usize) -> usize {
         1
