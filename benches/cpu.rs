@@ -16,8 +16,11 @@ struct Case {
     name: &'static str,
     ours: fn(&Inputs) -> Result<Tensor>,
     candle: fn(&Inputs) -> Result<Tensor>,
-    reference: fn(&[f64], &[f64], &[f64]) -> Vec<f64>,
+    reference: Reference,
 }
+
+/// From a row, the weight and the bias to the row's results.
+type Reference = fn(&[f64], &[f64], &[f64]) -> Vec<f64>;
 
 struct Inputs {
     x: Tensor,
@@ -34,8 +37,8 @@ fn cases() -> Vec<Case> {
             ours: |i| ops::softmax(&i.x, D::Minus1),
             candle: |i| candle_nn::ops::softmax_last_dim(&i.x),
             reference: |x, _, _| {
-                let (max, sum) = max_and_sum_exp(x);
-                x.iter().map(|v| (v - max).exp() / sum).collect()
+                let (max, exps) = max_and_sum_exp(x);
+                x.iter().map(|v| (v - max).exp() / exps).collect()
             },
         },
         Case {
@@ -43,8 +46,8 @@ fn cases() -> Vec<Case> {
             ours: |i| ops::log_softmax(&i.x, D::Minus1),
             candle: |i| candle_nn::ops::log_softmax(&i.x, D::Minus1),
             reference: |x, _, _| {
-                let (max, sum) = max_and_sum_exp(x);
-                x.iter().map(|v| v - max - sum.ln()).collect()
+                let (max, exps) = max_and_sum_exp(x);
+                x.iter().map(|v| v - max - exps.ln()).collect()
             },
         },
         Case {
@@ -52,7 +55,7 @@ fn cases() -> Vec<Case> {
             ours: |i| ops::rms_norm(&i.x, &i.weight, EPS),
             candle: |i| candle_nn::ops::rms_norm(&i.x, &i.weight, EPS as f32),
             reference: |x, w, _| {
-                let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+                let mean = sum(x.iter().map(|v| v * v)) / x.len() as f64;
                 let rstd = (mean + EPS).sqrt().recip();
                 x.iter().zip(w).map(|(v, w)| v * rstd * w).collect()
             },
@@ -63,8 +66,8 @@ fn cases() -> Vec<Case> {
             candle: |i| candle_nn::ops::layer_norm(&i.x, &i.weight, &i.bias, EPS as f32),
             reference: |x, w, b| {
                 let n = x.len() as f64;
-                let mean = x.iter().sum::<f64>() / n;
-                let var = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
+                let mean = sum(x.iter().copied()) / n;
+                let var = sum(x.iter().map(|v| (v - mean) * (v - mean))) / n;
                 let rstd = (var + EPS).sqrt().recip();
                 let sides = w.iter().zip(b);
                 x.iter()
@@ -77,7 +80,7 @@ fn cases() -> Vec<Case> {
             name: "sum",
             ours: |i| ops::sum_keepdim(&i.x, D::Minus1),
             candle: |i| i.x.sum_keepdim(D::Minus1),
-            reference: |x, _, _| vec![x.iter().sum()],
+            reference: |x, _, _| vec![sum(x.iter().copied())],
         },
         Case {
             name: "max",
@@ -100,16 +103,32 @@ fn cases() -> Vec<Case> {
             ours: |i| ops::logsumexp(&i.x, D::Minus1),
             candle: |i| i.x.log_sum_exp(D::Minus1),
             reference: |x, _, _| {
-                let (max, sum) = max_and_sum_exp(x);
-                vec![max + sum.ln()]
+                let (max, exps) = max_and_sum_exp(x);
+                vec![max + exps.ln()]
             },
         },
     ]
 }
 
+/// Neumaier's sum: what rounding takes off each addition is added up beside it. A plain f64 sum of
+/// 128256 exponentials is off by more than our f64 results are.
+fn sum(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut lost) = (0.0f64, 0.0);
+    for value in values {
+        let next = sum + value;
+        lost += if sum.abs() >= value.abs() {
+            (sum - next) + value
+        } else {
+            (value - next) + sum
+        };
+        sum = next;
+    }
+    sum + lost
+}
+
 fn max_and_sum_exp(x: &[f64]) -> (f64, f64) {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    (max, x.iter().map(|v| (v - max).exp()).sum())
+    (max, sum(x.iter().map(|v| (v - max).exp())))
 }
 
 /// Roughly normal values, the same in every run: sums of four uniform ones.

@@ -1,4 +1,8 @@
 //! The ops on the CPU: bodies on the [`engine`](crate::engine), one family per file.
+//!
+//! The `COST` of each body is its time beside that of a sum, for (512, 1000) f32 on one thread: sum
+//! 34 us, max 49, argmax 153, rms norm 183, layer norm 271, logsumexp 253, softmax 456 (with the
+//! first touch of their results, where these are rows; 2026-11-29, 2-core x86-64 VM).
 
 mod norm;
 mod reduce;

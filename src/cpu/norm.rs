@@ -108,6 +108,7 @@ pub(super) struct RmsNorm<'a, T> {
 impl<T: Dtype> RowBody for RmsNorm<'_, T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 4;
 
     fn output_width(&self, width: usize) -> usize {
         width
@@ -156,6 +157,7 @@ pub(super) struct LayerNorm<'a, T> {
 impl<T: Dtype> RowBody for LayerNorm<'_, T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 6;
 
     fn output_width(&self, width: usize) -> usize {
         width
@@ -199,7 +201,13 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
             let variance = if variance < 0.0 { 0.0 } else { variance };
             let variance_and_eps = variance + attempt.scaled_eps(self.eps);
             if attempt.holds(variance_and_eps) {
-                let rstd = T::Accumulator::from_f64(variance_and_eps.sqrt().recip());
+                // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
+                // deviations: a finite factor keeps their products 0.
+                let largest = T::Accumulator::LARGEST.to_f64();
+                let rstd = variance_and_eps.sqrt().recip();
+                // Not `min`, which would turn a NaN into the largest number.
+                let rstd = if rstd > largest { largest } else { rstd };
+                let rstd = T::Accumulator::from_f64(rstd);
                 // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
                 let noise = mean.to_f64() * T::Accumulator::TWO_ULP;
                 let noise_only = mean_square > 0.0 && mean_square <= noise * noise;

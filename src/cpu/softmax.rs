@@ -22,6 +22,7 @@ plain_body!(
 impl<T: Dtype> RowBody for Softmax<T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 12;
 
     fn output_width(&self, width: usize) -> usize {
         width
@@ -77,6 +78,7 @@ plain_body!(
 impl<T: Dtype> RowBody for LogSoftmax<T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 12;
 
     fn output_width(&self, width: usize) -> usize {
         width
@@ -103,6 +105,7 @@ plain_body!(
 impl<T: Dtype> RowBody for LogSumExp<T> {
     type Element = T;
     type Output = T;
+    const COST: usize = 7;
 
     fn output_width(&self, _: usize) -> usize {
         1

@@ -12,11 +12,16 @@ use super::row::Row;
 use super::scratch::Scratch;
 use super::walk::segment_len;
 
-/// Elements below which one thread does all: handing work to another costs some 10 microseconds.
-const PARALLEL_MIN: usize = 1 << 15;
+/// Cost, in elements of a sum, below which one thread does all. Handing work over and waiting for it
+/// takes 5 to 10 microseconds, and longer on a busy machine: the sum of (8, 4096) f32 takes 2.1 us on
+/// one thread and 6.6 on two, of (64, 4096) 15 and 37, of (128, 4096), which is this, 41 and 52; a
+/// softmax of (64, 4096) takes 222 and 128 (2026-11-29, 2-core x86-64 VM, both cores shared with
+/// other work, which only two threads wait for).
+const PARALLEL_MIN: usize = 1 << 19;
 
-/// Elements per task: enough that a task outweighs its hand-over, few enough to balance.
-const TASK: usize = 1 << 14;
+/// Cost per task, in elements of a sum: some 4 microseconds, enough to outweigh a hand-over within
+/// the pool, few enough to balance.
+const TASK: usize = 1 << 16;
 
 /// What is computed for one row: one function over all contexts, which never sees threads or cuts.
 ///
@@ -25,6 +30,10 @@ pub trait RowBody: Sync {
     type Element: Element;
     /// Element type of the output.
     type Output: Copy + Default + Send + Sync + 'static;
+
+    /// What an element costs, in elements of a sum (some 60 picoseconds): decides from what size on
+    /// several threads pay.
+    const COST: usize = 4;
 
     /// How many results a row of `width` elements has: `width` for a body that emits a row.
     fn output_width(&self, width: usize) -> usize;
@@ -140,8 +149,9 @@ pub(crate) fn launch_vec<I: Isa, B: RowBody>(
     let len = input.rows.saturating_mul(body.output_width(input.width));
     let mut output = Vec::new();
     output.try_reserve_exact(len)?;
-    pages::advise(&output);
-    launch_on(isa, body, input, &mut output.spare_capacity_mut()[..len]);
+    let room = &mut output.spare_capacity_mut()[..len];
+    pages::advise(room);
+    launch_on(isa, body, input, room);
     // SAFETY: the capacity is at least `len`, and `launch_on` has initialised the first `len`
     // elements.
     unsafe { output.set_len(len) };
@@ -170,13 +180,14 @@ fn launch_on<I: Isa, B: RowBody>(
         });
     };
     let threads = rayon::current_num_threads();
-    let elements = input.rows.saturating_mul(input.width);
-    if threads == 1 || elements < PARALLEL_MIN {
+    let row_cost = input.width.saturating_mul(B::COST);
+    let split_row = input.rows < 4 * threads && input.width >= 2 * segment_len(input.width);
+    if threads == 1 || row_cost.saturating_mul(input.rows) < PARALLEL_MIN {
         run(Workers::One, 0, output);
-    } else if input.rows < 4 * threads && input.width >= 2 * segment_len(input.width) {
+    } else if split_row {
         run(Workers::Pool, 0, output);
     } else {
-        let rows_per_task = (TASK / input.width.max(1)).max(1);
+        let rows_per_task = (TASK / row_cost.max(1)).max(1);
         let chunks = Chunks::new(output, rows_per_task.saturating_mul(per_row));
         parallel::for_each(chunks.count(), &|task| {
             // SAFETY: `for_each` calls with each number once.
@@ -209,5 +220,146 @@ impl<C: Context, B: RowBody> Kernel for Rows<'_, C, B> {
             row.complete();
         }
         Scratch::give_back(scratch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::{
+        once, pjoin, reduce, reduce_into, stage_into, ArgMin, MinMax, ReduceOp, Sum, Welford, LANES,
+    };
+    use super::*;
+
+    /// Every verb at once: mean, variance, index of the smallest, and the sum of squares that a
+    /// staged walk has kept.
+    struct Everything {
+        emitted: AtomicUsize,
+    }
+
+    impl RowBody for Everything {
+        type Element = f32;
+        type Output = f32;
+
+        fn output_width(&self, _: usize) -> usize {
+            4
+        }
+
+        #[inline(always)]
+        fn run<C: Context>(&self, row: &mut Row<'_, f32, f32>, ctx: C) {
+            assert_eq!((ctx.axis(), ctx.emit_tile_width()), (1, 1));
+            assert_eq!((ctx.simd_width(), ctx.accumulator_width()), (LANES, LANES));
+            let states = (Welford::<f32>::identity(), ArgMin::<f32>::identity());
+            let (moments, lowest) = reduce_into(row, ctx, states, |(moments, lowest), x| {
+                moments.accumulate(x);
+                lowest.accumulate(x);
+            });
+            let (moments, lowest) = (pjoin(moments, ctx), pjoin(lowest, ctx));
+            let (ends, mut squares) = stage_into(row, ctx, MinMax::<f32>::identity(), |ends, x| {
+                ends.accumulate(x);
+                x.map(|x| x * x).values()
+            });
+            let _ = pjoin(ends, ctx);
+            let sum = reduce_into(&mut squares, ctx, Sum::<f32>::identity(), |sum, x| {
+                sum.accumulate(x)
+            });
+            let sum = pjoin(sum, ctx).value();
+            let index = lowest.index().unwrap_or(-1) as f32;
+            once(row, ctx, || {
+                self.emitted.fetch_add(1, Ordering::Relaxed);
+                [moments.mean(), moments.variance(0.0), index, sum]
+            });
+        }
+    }
+
+    /// Writes only the first two of four results.
+    struct Half;
+
+    impl RowBody for Half {
+        type Element = f32;
+        type Output = f32;
+
+        fn output_width(&self, _: usize) -> usize {
+            4
+        }
+
+        fn run<C: Context>(&self, row: &mut Row<'_, f32, f32>, ctx: C) {
+            // The output is not as wide as the row: `reduce` writes nothing.
+            reduce(row, ctx, |x| x.values());
+            once(row, ctx, || [1.0, 2.0]);
+        }
+    }
+
+    fn in_pool<R: Send>(threads: usize, f: impl FnOnce() -> R + Send) -> R {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.unwrap().install(f)
+    }
+
+    #[test]
+    fn a_body_gives_the_same_bits_on_any_number_of_threads_and_emits_once() {
+        for (rows, width) in [(1, 1), (3, 31), (700, 1000), (1, 300_001), (5, 150_000)] {
+            let x: Vec<f32> = (0..rows * width)
+                .map(|k| ((37 * k) % 101) as f32 / 16.0 - 3.0)
+                .collect();
+            let run = |threads| {
+                let body = Everything {
+                    emitted: AtomicUsize::new(0),
+                };
+                let mut y = vec![f32::NAN; 4 * rows];
+                in_pool(threads, || launch(&body, rows, width, &x, &mut y)).unwrap();
+                assert_eq!(body.emitted.into_inner(), rows);
+                y
+            };
+            let one = run(1);
+            for threads in [2, 16] {
+                let same = one
+                    .iter()
+                    .zip(run(threads))
+                    .all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{rows} {width} {threads}");
+            }
+            for (x, y) in x.chunks(width).zip(one.chunks(4)) {
+                let x: Vec<f64> = x.iter().map(|v| *v as f64).collect();
+                let mean = x.iter().sum::<f64>() / width as f64;
+                let squares: f64 = x.iter().map(|v| v * v).sum();
+                let lowest = x.iter().copied().fold(f64::INFINITY, f64::min);
+                assert!((y[0] as f64 - mean).abs() < 1e-5);
+                let variance = squares / width as f64 - mean * mean;
+                assert!((y[1] as f64 - variance).abs() < 1e-4);
+                assert_eq!(x[y[2] as usize], lowest);
+                assert!(x[..y[2] as usize].iter().all(|v| *v > lowest));
+                // 32 + 5 additions and two per doubling of 293 chunks.
+                assert!((y[3] as f64 / squares - 1.0).abs() < 55.0 * 2f64.powi(-24));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_body_does_not_write_is_default() {
+        let mut y = vec![f32::NAN; 8];
+        launch(&Half, 2, 3, &[5.0; 6], &mut y).unwrap();
+        assert_eq!(y, [1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0]);
+        let input = Input {
+            elements: &[5.0; 6],
+            rows: 2,
+            width: 3,
+            starts: Starts::At(&|row| row * 3),
+        };
+        let fresh = with_best_isa!(launch_vec, &Half, &input).unwrap();
+        assert_eq!(fresh, y);
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_are_errors() {
+        let mut y = vec![f32::NAN; 8];
+        let err = launch(&Half, 2, 3, &[5.0; 7], &mut y).unwrap_err();
+        assert_eq!((err.argument, err.got, err.expected), ("input", 7, 6));
+        let err = launch(&Half, 3, 3, &[5.0; 9], &mut y).unwrap_err();
+        assert_eq!((err.argument, err.got, err.expected), ("output", 8, 12));
+        assert!(y.iter().all(|v| v.is_nan()), "nothing has run");
+        launch(&Half, 0, 3, &[], &mut []).unwrap();
+        let huge = launch(&Half, usize::MAX, 3, &[], &mut []).unwrap_err();
+        assert_eq!(huge.expected, usize::MAX);
     }
 }

@@ -120,6 +120,8 @@ impl Number for i64 {
 pub trait Float: Number {
     /// The quiet NaN that results carry, whatever NaN made them.
     const NAN: Self;
+    /// The largest finite number.
+    const LARGEST: Self;
 
     /// `self - other`.
     fn sub(self, other: Self) -> Self;
@@ -132,7 +134,7 @@ pub trait Float: Number {
     /// `e^self`, error below 1.5 ulp (`f32`) and 2 ulp (`f64`); exact at 0, 0 from -inf, NaN from
     /// NaN. Without branches or tables, so that a loop over lanes becomes vector code.
     ///
-    /// See [`super::exp`] for the method.
+    /// The method is told in `engine/exp.rs`.
     fn exp(self) -> Self;
     /// The natural logarithm; one per row, so the platform's own.
     fn ln(self) -> Self;
@@ -140,6 +142,7 @@ pub trait Float: Number {
 
 impl Float for f32 {
     const NAN: Self = f32::NAN;
+    const LARGEST: Self = f32::MAX;
 
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
@@ -169,6 +172,7 @@ impl Float for f32 {
 
 impl Float for f64 {
     const NAN: Self = f64::NAN;
+    const LARGEST: Self = f64::MAX;
 
     #[inline(always)]
     fn sub(self, other: Self) -> Self {

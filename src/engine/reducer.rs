@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(SplitReducer.max(values()), 6.0);
         assert_eq!(SplitReducer.min(values()), 0.0);
         assert!(SplitReducer.max([1.0, f64::NAN, 2.0].into_iter()).is_nan());
-        let states = values().map(|v| Sum::<f64, 1>::of(v));
+        let states = values().map(Sum::<f64, 1>::of);
         assert_eq!(SplitReducer.generic(states).value(), 21.0);
     }
 

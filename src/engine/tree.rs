@@ -21,7 +21,8 @@ pub(crate) fn tree<S: Copy, const W: usize>(lanes: [S; W], join: impl Fn(S, S) -
 /// Trees of the joins that most monoids are made of, with the bits of [`tree`].
 ///
 /// For `f32` on x86-64 they are written in SSE2, which every x86-64 has: of [`tree`] the compiler
-/// makes one scalar operation per lane, which for a row of 32 is most of the work.
+/// makes one scalar operation per lane, which for a row of 32 is most of the work (max of (65536, 32)
+/// f32 on one thread: 1.10 ms, now 0.69; 2026-11-29, 2-core x86-64 VM).
 pub trait Tree: Sized + Copy {
     #[doc(hidden)]
     fn tree_sum<const W: usize>(lanes: [Self; W]) -> Self;

@@ -33,13 +33,13 @@ macro_rules! logical {
             }
             #[inline(always)]
             fn accumulate_lane(&mut self, lane: usize, value: T, _: i64) {
-                self.holds[lane] = self.holds[lane] $op (value != T::ZERO);
+                self.holds[lane] $op value != T::ZERO;
             }
             #[inline(always)]
             fn join(self, other: Self) -> Self {
                 let mut joined = self;
                 for (holds, other) in joined.holds.iter_mut().zip(other.holds) {
-                    *holds = *holds $op other;
+                    *holds $op other;
                 }
                 joined
             }
@@ -56,11 +56,11 @@ macro_rules! logical {
 
 logical!(
     /// True where some value is not zero. Identity false.
-    Any, false, |
+    Any, false, |=
 );
 logical!(
     /// True where no value is zero. Identity true.
-    All, true, &
+    All, true, &=
 );
 
 /// How many values are not zero.
