@@ -138,8 +138,7 @@ struct LayerNormBody {
     using A = accum_t<T>;
     using State = Welford<A>;
     static constexpr int kStateBytes = sizeof(State);
-    // f16 takes a register more to convert than bf16.
-    static constexpr Occupancy kOccupancy = {is_same<T, f16> ? 2 : 3, 4, 4, 3, 2};
+    static constexpr Occupancy kOccupancy = {2, 4, 4, 3, 2};
     // The mean of a tile is a rounded number. For wide types it is corrected by the mean of the
     // residuals; for half types, whose results are rounded far more coarsely, only where the row is
     // far from 0.

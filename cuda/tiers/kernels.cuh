@@ -33,7 +33,7 @@ constexpr int blocks_at_once(Ownership ownership) {
     } else if (kValues > 32) {
         wanted = cluster ? kWanted.wide_cluster : kWanted.wide_block;
     } else if (kElementBytes == 4) {
-        wanted = max_of(2, min_of(wanted - 1, 3));
+        wanted = ownership == Ownership::kResidentWarp ? 2 : max_of(2, min_of(wanted - 1, 3));
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     // The figures are Hopper's; the compiler needs a few registers more for what came before.

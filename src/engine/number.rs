@@ -134,7 +134,7 @@ pub trait Float: Number {
     /// `e^self`, error below 1.5 ulp (`f32`) and 2 ulp (`f64`); exact at 0, 0 from -inf, NaN from
     /// NaN. Without branches or tables, so that a loop over lanes becomes vector code.
     ///
-    /// The method is told in `engine/exp.rs`.
+    /// See the engine's `exp.rs` for the method.
     fn exp(self) -> Self;
     /// The natural logarithm; one per row, so the platform's own.
     fn ln(self) -> Self;

@@ -43,9 +43,4 @@ struct Conditional<false, A, B> {
 template <bool Condition, class A, class B>
 using conditional_t = typename Conditional<Condition, A, B>::type;
 
-template <class A, class B>
-constexpr bool is_same = false;
-template <class A>
-constexpr bool is_same<A, A> = true;
-
 }  // namespace rowwise

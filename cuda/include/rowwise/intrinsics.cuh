@@ -20,17 +20,22 @@ RW_DEVICE void sync_block() {
     __syncthreads();
 }
 
-RW_DEVICE u32 shuffle_xor(u32 word, int lane_mask) {
-    return __shfl_xor_sync(0xffffffffu, word, lane_mask);
+// All lanes of a warp.
+constexpr u32 kAllLanes = 0xffffffffu;
+
+// Another lane's word. `together` are the lanes that make this very call: all that are read from must
+// be among them.
+RW_DEVICE u32 shuffle_xor(u32 together, u32 word, int lane_mask) {
+    return __shfl_xor_sync(together, word, lane_mask);
 }
 
-RW_DEVICE u32 shuffle_from(u32 word, int lane) {
-    return __shfl_sync(0xffffffffu, word, lane);
+RW_DEVICE u32 shuffle_from(u32 together, u32 word, int lane) {
+    return __shfl_sync(together, word, lane);
 }
 
 // The smallest of the 32 lanes' words.
 RW_DEVICE u32 reduce_min(u32 word) {
-    return __reduce_min_sync(0xffffffffu, word);
+    return __reduce_min_sync(kAllLanes, word);
 }
 
 // Makes the compiler forget what it knows of a word: what is derived from it afterwards is derived

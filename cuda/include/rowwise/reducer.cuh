@@ -36,9 +36,14 @@ RW_DEVICE State shuffle_state(const State& state, F move) {
     return other;
 }
 
-// Combines over `lanes` neighbouring lanes of a warp, a power of two. All lanes of the warp call.
+// Combines over `lanes` neighbouring lanes of a warp, a power of two.
+//
+// All lanes of the warp call together, unless `apart` says otherwise: then each group of lanes has a
+// row of its own, and a body may have branched on its row's state, so a group may count on itself
+// alone.
 struct WarpReducer {
     int lanes = kWarpSize;
+    bool apart = false;
 
     // Addition and maximum give the same bits whichever operand stands first.
     template <class A>
@@ -60,7 +65,8 @@ struct WarpReducer {
     template <class A>
     RW_DEVICE A first(A value) const {
         const int source = lane_id() & ~(lanes - 1);
-        return shuffle_state(value, [=](u32 word) { return shuffle_from(word, source); });
+        const u32 with = apart ? group() : kAllLanes;
+        return shuffle_state(value, [=](u32 word) { return shuffle_from(with, word, source); });
     }
 
     // The smallest of unsigned words, by the warp's own reduction where it has the whole warp.
@@ -82,14 +88,27 @@ struct WarpReducer {
     }
 
 private:
+    // The lanes of this one's group.
+    RW_DEVICE u32 group() const {
+        return (kAllLanes >> (kWarpSize - lanes)) << (lane_id() & ~(lanes - 1));
+    }
+
     template <class State, class F>
-    RW_DEVICE State butterfly(State mine, F combine) const {
+    RW_DEVICE State butterfly(const State& mine, F combine) const {
+        // Twice the code, so that the common case names its lanes by a constant: with a variable, each
+        // shuffle is preceded by an instruction that waits for them.
+        return apart ? butterfly_among(group(), mine, combine)
+                     : butterfly_among(kAllLanes, mine, combine);
+    }
+
+    template <class State, class F>
+    RW_DEVICE State butterfly_among(u32 together, State mine, F combine) const {
         const int lane = lane_id();
 #pragma unroll
         for (int distance = 1; distance < kWarpSize; distance *= 2) {
             if (distance < lanes) {
-                const State other =
-                    shuffle_state(mine, [=](u32 word) { return shuffle_xor(word, distance); });
+                const State other = shuffle_state(
+                    mine, [=](u32 word) { return shuffle_xor(together, word, distance); });
                 mine = combine(mine, other, (lane & distance) == 0);
             }
         }

@@ -145,7 +145,7 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
 template <class Op, class Ctx>
 RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
     if constexpr (Ctx::kOwnership == Ownership::kResidentWarp) {
-        state = state.join_parallel(WarpReducer{ctx.lanes});
+        state = state.join_parallel(WarpReducer{ctx.lanes, ctx.lanes < kWarpSize});
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentBlock) {
         state = BlockReducer{ctx.template slots<Op>(), ctx.warps}.generic(state);
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentCluster) {
