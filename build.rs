@@ -105,7 +105,7 @@ mod cuda {
         });
         // How eagerly ptxas spends registers on reordering. At its default, 5, it spills in kernels
         // of both groups; at these levels in none.
-        compile_group(root, nvcc, "rowwise_norms", norms, 2);
+        compile_group(root, nvcc, "rowwise_norms", norms, 3);
         let others = others.into_iter().chain([root.join("cuda/abi.cu")]);
         compile_group(root, nvcc, "rowwise_kernels", others.collect(), 4);
     }

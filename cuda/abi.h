@@ -22,7 +22,7 @@ extern "C" {
 /* Warps of a block of the warp tier. */
 #define RW_MAX_WARP_TIER_WARPS 8
 /* Warps that a streaming block may have. */
-#define RW_MAX_STREAMING_WARPS 16
+#define RW_MAX_STREAMING_WARPS 8
 /* Chunk states that a streaming block keeps at once, at most. */
 #define RW_WINDOW_CHUNKS 1024
 /* Bytes of the largest state of a shipped op. */

@@ -22,8 +22,8 @@ pub const MAX_CLUSTER_BLOCKS: usize = 8;
 /// Warps of a block of the warp tier at most.
 pub const MAX_WARP_TIER_WARPS: usize = 8;
 
-/// Warps of a streaming block.
-pub const MAX_STREAMING_WARPS: usize = 16;
+/// Warps of a streaming block. With 16, and so 128 registers a thread, layer norm of f32 spilled.
+pub const MAX_STREAMING_WARPS: usize = 8;
 
 /// Chunk states a streaming block keeps before it joins them: the two upper levels of the canonical
 /// fold, 32 groups of 32 chunks.

@@ -36,8 +36,8 @@ constexpr int blocks_at_once(Ownership ownership) {
         wanted = ownership == Ownership::kResidentWarp ? 2 : max_of(2, min_of(wanted - 1, 3));
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-    // The figures are Hopper's; the compiler needs a few registers more for what came before.
-    wanted = max_of(1, wanted - 1);
+    // The figures are Hopper's; for what came before, only that nothing spills is known.
+    wanted = kValues > 32 ? 1 : min_of(wanted, 2);
 #endif
     return wanted;
 }
