@@ -37,7 +37,7 @@ constexpr int blocks_at_once(Ownership ownership) {
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     // The figures are Hopper's; for what came before, only that nothing spills is known.
-    wanted = kValues > 32 ? 1 : min_of(wanted, 2);
+    wanted = kElementBytes == 8 || kValues > 32 ? 1 : min_of(wanted, 2);
 #endif
     return wanted;
 }

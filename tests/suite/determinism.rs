@@ -61,6 +61,39 @@ fn batch_and_position(device: &Device) -> Result<()> {
     })
 }
 
+/// Rows that a kernel treats apart, side by side: short ones share a warp, and each of them takes the
+/// path of its own values (huge, tiny, far from zero, constant, zeros, with an infinity, plain).
+fn unlike_neighbours(device: &Device) -> Result<()> {
+    for op in Op::ALL {
+        for dtype in DTYPES {
+            for width in [3, 20, 100, 320, 2500] {
+                let plain = normal(85, width);
+                let huge = if dtype == DType::F16 { 3e4 } else { 1e30 };
+                let mut infinite = plain.clone();
+                infinite[width / 2] = f64::NEG_INFINITY;
+                let rows = [
+                    plain.clone(),
+                    plain.iter().map(|v| v * huge * 0.2).collect(),
+                    plain.iter().map(|v| 300. + v).collect(),
+                    plain.iter().map(|v| v / huge).collect(),
+                    vec![7.; width],
+                    vec![0.; width],
+                    infinite,
+                ];
+                let batch = tensor(&rows.concat(), (rows.len(), width), dtype, device)?;
+                let sides = sides(op, width, dtype, device)?;
+                let together = run(op, &batch, &sides)?;
+                for i in 0..rows.len() {
+                    let alone = run(op, &batch.narrow(0, i, 1)?, &sides)?;
+                    let what = format!("{} {dtype:?} {width}: row {i}", op.name());
+                    assert_bits_eq(&what, &together.narrow(0, i, 1)?, &alone)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Twenty times the same.
 fn repeats(device: &Device) -> Result<()> {
     for_each_row(device, |what, op, row, sides| {
@@ -132,6 +165,7 @@ fn gradients_repeat(device: &Device) -> Result<()> {
 
 on_devices! {
     batch_and_position: batch_and_position_cpu, batch_and_position_cuda;
+    unlike_neighbours: unlike_neighbours_cpu, unlike_neighbours_cuda;
     repeats: repeats_cpu, repeats_cuda;
     concurrent_callers: concurrent_callers_cpu, concurrent_callers_cuda;
     gradients_repeat: gradients_repeat_cpu, gradients_repeat_cuda;
