@@ -59,7 +59,7 @@ mod cuda {
     fn find_nvcc() -> Option<PathBuf> {
         let from_env = ["CUDA_HOME", "CUDA_PATH"]
             .iter()
-            .filter_map(|name| std::env::var_os(name))
+            .filter_map(std::env::var_os)
             .map(|home| PathBuf::from(home).join("bin/nvcc"));
         let path = std::env::var_os("PATH").unwrap_or_default();
         let from_path = std::env::split_paths(&path).map(|dir| dir.join("nvcc"));
