@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::tuning::{
     chunk_shape, ChunkShape, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS,
-    STATE_BYTES, STREAMING_EXTRA_STATES, VECTOR_BYTES, WARP_LANES, WARP_TIER_WARPS, WINDOW_CHUNKS,
+    MAX_WARP_TIER_WARPS, STATE_BYTES, STREAMING_EXTRA_STATES, VECTOR_BYTES, WARP_LANES,
+    WINDOW_CHUNKS,
 };
 
 /// What the planner needs to know of a GPU.
@@ -166,14 +167,14 @@ impl Cut {
     }
 
     fn warp_plan(&self, problem: &Problem, device: &DeviceLimits) -> Plan {
-        let rows_per_block = WARP_TIER_WARPS * WARP_LANES / self.shape.lanes;
+        let rows_per_block = MAX_WARP_TIER_WARPS * WARP_LANES / self.shape.lanes;
         Plan {
             tier: Tier::Warp,
             residency: Residency::Registers,
             vectors: self.shape.vectors,
             chunks: 1,
             lanes: self.shape.lanes,
-            threads: WARP_TIER_WARPS * WARP_LANES,
+            threads: MAX_WARP_TIER_WARPS * WARP_LANES,
             cluster: 1,
             blocks: problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
             slots: 0,

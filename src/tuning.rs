@@ -19,7 +19,7 @@ pub const MAX_RESIDENT_WARPS: usize = 8;
 /// Blocks of a cluster at most: what every sm_90 device allows without asking.
 pub const MAX_CLUSTER_BLOCKS: usize = 8;
 
-/// Warps of a block of the warp tier at most.
+/// Warps of a block of the warp tier, each with rows of its own.
 pub const MAX_WARP_TIER_WARPS: usize = 8;
 
 /// Warps of a streaming block. With 16, and so 128 registers a thread, layer norm of f32 spilled.
@@ -78,7 +78,3 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
         vectors,
     }
 }
-
-/// Warps of a warp-tier block: as many as the tier allows, since rows are short and each warp has
-/// one load in flight.
-pub const WARP_TIER_WARPS: usize = 8;

@@ -12,10 +12,6 @@ RW_DEVICE int lane_id() {
     return static_cast<int>(threadIdx.x) & (kWarpSize - 1);
 }
 
-RW_DEVICE void sync_warp() {
-    __syncwarp();
-}
-
 RW_DEVICE void sync_block() {
     __syncthreads();
 }
