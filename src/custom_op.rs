@@ -44,9 +44,9 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
         .map(|side| side.contiguous())
         .collect::<Result<Vec<_>>>()?;
     match sides.as_slice() {
-        // An index has no derivative: recording the op would let a backward pass fail later, in a
+        // Without a derivative there is nothing to record: recording the op would let a backward pass fail later, in a
         // place that says nothing of it.
-        [] if op == Op::ArgMax => x.apply_op1_no_bwd(&RowOp(op)),
+        [] if !op.has_derivative() => x.apply_op1_no_bwd(&RowOp(op)),
         [] => x.apply_op1(RowOp(op)),
         [a] => x.apply_op2(a, RowOp(op)),
         [a, b] => x.apply_op3(a, b, RowOp(op)),

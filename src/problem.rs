@@ -13,10 +13,42 @@ use crate::error::{Error, Result};
 pub enum Op {
     /// Sum of the row.
     Sum,
+    /// Sum of the row divided by its length, before it is rounded.
+    Mean,
+    /// Product of the row.
+    Prod,
     /// Largest value of the row; NaN if the row has one.
     Max,
+    /// Smallest value of the row; NaN if the row has one.
+    Min,
+    /// Smallest and largest value of the row.
+    MinMax,
+    /// Largest magnitude of the row; NaN if the row has one.
+    AbsMax,
     /// Index of the largest value; of the first NaN if the row has one; ties to the lowest.
     ArgMax,
+    /// Index of the smallest value; of the first NaN if the row has one; ties to the lowest.
+    ArgMin,
+    /// 1 if any value of the row is not 0 (a NaN is not), else 0.
+    Any,
+    /// 1 if no value of the row is 0, else 0.
+    All,
+    /// Sum of magnitudes.
+    NormL1,
+    /// Root of the sum of squares.
+    NormL2,
+    /// Sum of squares divided by the length.
+    MeanOfSquares,
+    /// `sum((x - mean)^2) / (n - correction)`.
+    Var {
+        /// What is taken off the length: 0 for the population variance, 1 for the unbiased one.
+        correction: usize,
+    },
+    /// Root of [`Op::Var`].
+    Std {
+        /// As in [`Op::Var`].
+        correction: usize,
+    },
     /// `log(sum(exp(row)))`.
     LogSumExp,
     /// `exp(x - max) / sum(exp(x - max))`.
@@ -40,6 +72,8 @@ pub enum Op {
 pub enum RowResult {
     /// One value.
     Scalar,
+    /// Two values: those of all rows, then the second ones of all rows.
+    Pair,
     /// A row as wide as the input's.
     Row,
 }
@@ -61,8 +95,21 @@ impl Op {
     pub const fn name(&self) -> &'static str {
         match self {
             Op::Sum => "sum",
+            Op::Mean => "mean",
+            Op::Prod => "prod",
             Op::Max => "max",
+            Op::Min => "min",
+            Op::MinMax => "min-max",
+            Op::AbsMax => "abs-max",
             Op::ArgMax => "argmax",
+            Op::ArgMin => "argmin",
+            Op::Any => "any",
+            Op::All => "all",
+            Op::NormL1 => "norm-l1",
+            Op::NormL2 => "norm-l2",
+            Op::MeanOfSquares => "mean-of-squares",
+            Op::Var { .. } => "var",
+            Op::Std { .. } => "std",
             Op::LogSumExp => "logsumexp",
             Op::Softmax => "softmax",
             Op::LogSoftmax => "log-softmax",
@@ -71,12 +118,41 @@ impl Op {
         }
     }
 
-    /// One value per row, or a row per row.
+    /// One value per row, two, or a row per row.
     pub const fn result(&self) -> RowResult {
         match self {
-            Op::Sum | Op::Max | Op::ArgMax | Op::LogSumExp => RowResult::Scalar,
-            _ => RowResult::Row,
+            Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
+                RowResult::Row
+            }
+            Op::MinMax => RowResult::Pair,
+            _ => RowResult::Scalar,
         }
+    }
+
+    /// True for a reduction: one result or two per row.
+    pub const fn is_reduction(&self) -> bool {
+        !matches!(self.result(), RowResult::Row)
+    }
+
+    /// True where the op takes integers as they are.
+    pub const fn takes_integers(&self) -> bool {
+        matches!(
+            self,
+            Op::Sum
+                | Op::Prod
+                | Op::Max
+                | Op::Min
+                | Op::MinMax
+                | Op::ArgMax
+                | Op::ArgMin
+                | Op::Any
+                | Op::All
+        )
+    }
+
+    /// False for an op whose result has no derivative with respect to the input.
+    pub const fn has_derivative(&self) -> bool {
+        !matches!(self, Op::ArgMax | Op::ArgMin | Op::Any | Op::All)
     }
 
     /// The names of the side inputs: one vector of `width` elements each.
@@ -91,7 +167,10 @@ impl Op {
     /// The dtype of the result for an input of `dtype`.
     pub const fn output_dtype(&self, dtype: DType) -> DType {
         match self {
-            Op::ArgMax => DType::U32,
+            Op::ArgMax | Op::ArgMin => DType::U32,
+            Op::Any | Op::All => DType::U8,
+            // Of integers, the widest: a narrow one would wrap.
+            Op::Sum | Op::Prod if !is_float(dtype) => DType::I64,
             _ => dtype,
         }
     }
@@ -99,8 +178,10 @@ impl Op {
     /// The value over an axis without elements (`None`: there is none). Only asked of reductions.
     pub const fn empty_value(&self) -> Option<f64> {
         match self {
-            Op::Sum => Some(0.0),
+            Op::Sum | Op::NormL1 | Op::NormL2 | Op::AbsMax | Op::Any => Some(0.0),
+            Op::Prod | Op::All => Some(1.0),
             Op::LogSumExp => Some(f64::NEG_INFINITY),
+            Op::Mean | Op::MeanOfSquares | Op::Var { .. } | Op::Std { .. } => Some(f64::NAN),
             _ => None,
         }
     }
@@ -209,9 +290,18 @@ pub struct Problem {
     pub sides: [usize; 2],
 }
 
-/// Dtypes that the ops take.
+/// Dtypes that every op takes.
 pub const FLOAT_DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 const FLOAT_DTYPE_NAMES: &str = "f16, bf16, f32, f64";
+
+/// Dtypes that some reductions take beside those (see [`Op::takes_integers`]).
+pub const INTEGER_DTYPES: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
+const ALL_DTYPE_NAMES: &str = "f16, bf16, f32, f64, u8, u32, i16, i32, i64";
+
+/// True for one of [`FLOAT_DTYPES`].
+pub const fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+}
 
 impl Problem {
     /// Checks an op on the last axis of a tensor. `sides` are the layouts and dtypes of the side
@@ -261,14 +351,18 @@ impl Problem {
         })
     }
 
-    /// The shape of the result: the input's for a row op, with a last axis of 1 for a reduction.
+    /// The shape of the result: the input's for a row op, with a last axis of 1 for a reduction,
+    /// and for one with two results with a first axis of 2 before that.
     pub fn output_shape(&self) -> Shape {
         match self.op.result() {
             RowResult::Row => self.shape.clone(),
-            RowResult::Scalar => {
+            RowResult::Scalar | RowResult::Pair => {
                 let mut dims = self.shape.dims().to_vec();
                 if let Some(last) = dims.last_mut() {
                     *last = 1;
+                }
+                if self.op.result() == RowResult::Pair {
+                    dims.insert(0, 2);
                 }
                 Shape::from(dims)
             }
@@ -285,6 +379,7 @@ impl Problem {
         match self.op.result() {
             RowResult::Row => self.rows * self.width,
             RowResult::Scalar => self.rows,
+            RowResult::Pair => 2 * self.rows,
         }
     }
 
@@ -303,27 +398,31 @@ impl Problem {
 
 /// The op must be defined for the dtype.
 pub fn check_dtype(op: Op, dtype: DType, shape: &Shape) -> Result<()> {
-    if FLOAT_DTYPES.contains(&dtype) {
+    if is_float(dtype) || (op.takes_integers() && INTEGER_DTYPES.contains(&dtype)) {
         return Ok(());
     }
     Err(Error::UnsupportedDType {
         op: op.name(),
         dtype,
         shape: shape.clone(),
-        supported: FLOAT_DTYPE_NAMES,
+        supported: if op.takes_integers() {
+            ALL_DTYPE_NAMES
+        } else {
+            FLOAT_DTYPE_NAMES
+        },
     })
 }
 
 /// The op must have a value over an axis of `len` elements, and an index type that can count them.
 pub fn check_axis(op: Op, dim: usize, len: usize, shape: &Shape) -> Result<()> {
-    if len == 0 && op.result() == RowResult::Scalar && op.empty_value().is_none() {
+    if len == 0 && op.is_reduction() && op.empty_value().is_none() {
         return Err(Error::EmptyAxis {
             op: op.name(),
             dim,
             shape: shape.clone(),
         });
     }
-    if op == Op::ArgMax && len > u32::MAX as usize + 1 {
+    if matches!(op, Op::ArgMax | Op::ArgMin) && len > u32::MAX as usize + 1 {
         return Err(Error::AxisTooLong {
             op: op.name(),
             dim,

@@ -98,6 +98,7 @@ fn run_t<I: Isa, T: Dtype>(
             bias: side(1)?,
             eps,
         }),
+        _ => Err(unsupported(problem)),
     }
 }
 
@@ -105,8 +106,10 @@ fn run_t<I: Isa, T: Dtype>(
 fn empty_axis<T: Dtype>(problem: &Problem) -> Result<CpuStorage> {
     let len = problem.output_len();
     Ok(match (problem.op.result(), problem.op.empty_value()) {
-        (RowResult::Scalar, Some(value)) => T::to_cpu_storage_owned(vec![T::from_f64(value); len]),
-        (RowResult::Scalar, None) => {
+        (RowResult::Scalar | RowResult::Pair, Some(value)) => {
+            T::to_cpu_storage_owned(vec![T::from_f64(value); len])
+        }
+        (RowResult::Scalar | RowResult::Pair, None) => {
             return Err(crate::Error::EmptyAxis {
                 op: problem.op.name(),
                 dim: problem.shape.rank().saturating_sub(1),

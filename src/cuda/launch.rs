@@ -103,6 +103,7 @@ unsafe fn call(
             };
             unsafe { sys::rw_norm(&params, stream, dry) }
         }
+        _ => sys::RW_NO_KERNEL,
     }
 }
 

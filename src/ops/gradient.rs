@@ -53,11 +53,11 @@ pub(crate) fn gradient<const N: usize>(
         Op::Sum => vec![reduce::sum_gradient(&pass)?],
         Op::Max => vec![reduce::max_gradient(&pass)?],
         Op::LogSumExp => vec![reduce::logsumexp_gradient(&pass)?],
-        Op::ArgMax => candle_core::bail!("{}: an index has no derivative", op.name()),
         Op::Softmax => vec![softmax::softmax_gradient(&pass)?],
         Op::LogSoftmax => vec![softmax::log_softmax_gradient(&pass)?],
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
+        _ => candle_core::bail!("{}: no derivative", op.name()),
     };
     let mut narrowed = [const { None }; N];
     for (slot, (grad, dtype)) in narrowed.iter_mut().zip(grads.into_iter().zip(dtypes)) {
