@@ -67,6 +67,10 @@ int32_t rw_norm(const rw_norm_params* params, void* stream, int32_t dry_run) {
     });
 }
 
+int32_t rw_max_cluster(int32_t* blocks) {
+    return rowwise::max_cluster(blocks);
+}
+
 const char* rw_status_message(int32_t status) {
     switch (status) {
         case RW_OK:

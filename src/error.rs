@@ -164,6 +164,17 @@ pub enum Error {
         /// The dtype of the input.
         dtype: DType,
     },
+
+    /// The device would not say what it can do.
+    #[error("CUDA error {code} ({message}) asking for {asked}")]
+    Query {
+        /// What was asked.
+        asked: &'static str,
+        /// The CUDA error code.
+        code: i32,
+        /// The CUDA error's text.
+        message: String,
+    },
 }
 
 /// The crate's own result.

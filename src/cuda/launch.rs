@@ -17,6 +17,8 @@ pub(super) struct Addresses {
     pub x: u64,
     pub sides: [u64; 2],
     pub y: u64,
+    /// The stream's workspace, where the plan needs one.
+    pub workspace: u64,
 }
 
 /// Executes `plan` on `stream`.
@@ -39,6 +41,15 @@ pub(super) unsafe fn launch(
     )
 }
 
+/// Blocks of a cluster that the thread's current device runs: 1 where it has no clusters.
+pub(super) fn max_cluster() -> Result<usize> {
+    let mut blocks = 0;
+    // SAFETY: the function writes one number.
+    let status = unsafe { sys::rw_max_cluster(&mut blocks) };
+    result::check_query("the largest cluster", status)?;
+    Ok(usize::try_from(blocks).unwrap_or(0).max(1))
+}
+
 /// Whether a kernel is built for `plan`; needs no GPU.
 #[cfg(test)]
 pub(super) fn has_kernel(problem: &Problem, plan: &Plan) -> Result<()> {
@@ -46,6 +57,7 @@ pub(super) fn has_kernel(problem: &Problem, plan: &Plan) -> Result<()> {
         x: 0,
         sides: [0; 2],
         y: 0,
+        workspace: 0,
     };
     // SAFETY: a dry run launches nothing and follows no address.
     let status = unsafe { call(problem, plan, &addresses, ptr::null_mut(), true) };
@@ -60,7 +72,7 @@ unsafe fn call(
     dry_run: bool,
 ) -> i32 {
     let p = abi_problem(problem, addresses);
-    let plan = abi_plan(plan);
+    let plan = abi_plan(plan, addresses.workspace);
     let dry = i32::from(dry_run);
     // SAFETY (all three): the params live for the call, which copies them into the launch.
     match problem.op {
@@ -161,23 +173,32 @@ fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
     }
 }
 
-fn abi_plan(plan: &Plan) -> sys::rw_plan {
+fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
     sys::rw_plan {
         ownership: match (plan.tier, plan.residency) {
+            (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
+            (Tier::SplitK, _) => sys::rw_ownership::RW_SPLIT_K,
             (Tier::Warp, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_WARP,
             (Tier::Block, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_BLOCK,
-            (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
-            _ => sys::rw_ownership::RW_STREAMING,
+            (Tier::Warp | Tier::Block, Residency::SharedMemory { .. }) => {
+                sys::rw_ownership::RW_STREAMING
+            }
         },
         vectors: plan.vectors as i32,
         lanes: plan.lanes as i32,
         threads: plan.threads as i32,
-        cluster: plan.cluster as i32,
+        row_blocks: plan.row_blocks as i32,
         blocks: plan.blocks as i32,
         slots: plan.slots as i32,
-        stage_offset: plan.stage_offset.map_or(-1, |offset| offset as i32),
+        stage_offset: plan.stage_offset as i32,
         shared_bytes: plan.shared_bytes as i32,
+        unit: plan.unit as i32,
+        staged: match plan.residency {
+            Residency::Registers => 0,
+            Residency::SharedMemory { staged } => staged as i64,
+        },
         chunks: plan.chunks as i64,
+        workspace: ptr::without_provenance_mut(workspace as usize),
     }
 }
 

@@ -7,6 +7,9 @@ mod launch;
 mod result;
 #[allow(dead_code)] // bindgen declares the whole header
 mod sys;
+mod workspace;
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
@@ -15,9 +18,9 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, DType, Result};
 
-use crate::plan::{DeviceLimits, Plan};
+use crate::plan::{DeviceLimits, Plan, Tier};
 use crate::problem::Problem;
-use crate::tuning::MAX_CLUSTER_BLOCKS;
+use crate::tuning::SPLIT_K_BLOCKS;
 
 /// Runs a problem into a new output.
 pub(crate) fn run(
@@ -111,8 +114,21 @@ fn run_slices<T: CudaDType + DeviceRepr, O: CudaDType + DeviceRepr>(
             problem.output_len()
         );
     }
-    let plan = Plan::select(problem, &device_limits(&stream)?)?;
-    launch_slices(problem, &plan, x, &sides, y, &stream)
+    let limits = device_limits(&stream)?;
+    let mut plan = Plan::select(problem, &limits)?;
+    let mut workspace = None;
+    if plan.tier == Tier::SplitK {
+        workspace = workspace::of(&stream)?;
+        if workspace.is_none() {
+            // The same bits, from one block.
+            let no_teams = DeviceLimits {
+                split_k_blocks: 0,
+                ..limits
+            };
+            plan = Plan::select(problem, &no_teams)?;
+        }
+    }
+    launch_slices(problem, &plan, x, &sides, y, &stream, workspace)
 }
 
 fn launch_slices<T, O>(
@@ -121,7 +137,8 @@ fn launch_slices<T, O>(
     x: &CudaSlice<T>,
     sides: &[&CudaSlice<T>],
     y: &mut CudaSlice<O>,
-    stream: &CudaStream,
+    stream: &Arc<CudaStream>,
+    workspace: Option<u64>,
 ) -> Result<()> {
     // The runtime that launches works on the thread's current context.
     stream.context().bind_to_thread().w()?;
@@ -134,6 +151,7 @@ fn launch_slices<T, O>(
         x,
         sides: [0; 2],
         y,
+        workspace: workspace.unwrap_or_default(),
     };
     for (address, (side, _)) in addresses.sides.iter_mut().zip(&guarded) {
         *address = *side;
@@ -145,18 +163,38 @@ fn launch_slices<T, O>(
     Ok(())
 }
 
-/// What the planner must know of the GPU behind a stream.
+/// What the planner must know of the GPU behind a stream. Asked once of each device.
 fn device_limits(stream: &CudaStream) -> Result<DeviceLimits> {
+    static KNOWN: Mutex<Vec<(usize, DeviceLimits)>> = Mutex::new(Vec::new());
     let context = stream.context();
-    let ask = |attribute| context.attribute(attribute).w();
-    Ok(DeviceLimits {
+    let ordinal = context.ordinal();
+    // A thread that has panicked here has left the list as it was.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, limits)) = known.iter().find(|(device, _)| *device == ordinal) {
+        return Ok(*limits);
+    }
+    use CUdevice_attribute as Attribute;
+    let ask = |attribute| -> Result<usize> { Ok(context.attribute(attribute).w()? as usize) };
+    context.bind_to_thread().w()?;
+    let limits = DeviceLimits {
         shared_bytes_per_block: ask(
-            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-        )? as usize,
-        max_blocks: ask(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)? as usize,
-        max_cluster: match ask(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? {
-            0 => 1,
-            _ => MAX_CLUSTER_BLOCKS,
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
+        max_blocks: ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+        multiprocessors: ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_bytes_per_multiprocessor: ask(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+        )?,
+        split_k_blocks: match (
+            ask(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)?,
+            ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        ) {
+            (0, _) => 0,
+            (_, 9..) => SPLIT_K_BLOCKS,
+            _ => 1,
         },
-    })
+        max_cluster: launch::max_cluster()?,
+    };
+    known.push((ordinal, limits));
+    Ok(limits)
 }

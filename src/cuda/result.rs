@@ -11,14 +11,30 @@ pub(super) fn check(status: i32, problem: &Problem) -> Result<()> {
     if status == sys::RW_OK as i32 {
         return Ok(());
     }
-    // SAFETY: rw_status_message answers every status with a static, NUL-terminated string.
-    let message = unsafe { CStr::from_ptr(sys::rw_status_message(status)) };
     Err(Error::Launch {
         op: problem.op.name(),
         code: status,
-        message: message.to_string_lossy().into_owned(),
+        message: message(status),
         rows: problem.rows,
         width: problem.width,
         dtype: problem.dtype,
     })
+}
+
+/// The error of a question to the device that has failed.
+pub(super) fn check_query(asked: &'static str, status: i32) -> Result<()> {
+    if status == sys::RW_OK as i32 {
+        return Ok(());
+    }
+    Err(Error::Query {
+        asked,
+        code: status,
+        message: message(status),
+    })
+}
+
+fn message(status: i32) -> String {
+    // SAFETY: rw_status_message answers every status with a static, NUL-terminated string.
+    let message = unsafe { CStr::from_ptr(sys::rw_status_message(status)) };
+    message.to_string_lossy().into_owned()
 }

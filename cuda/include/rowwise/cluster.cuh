@@ -11,8 +11,8 @@
 
 namespace rowwise {
 
-// Blocks of a cluster at most: what every sm_90 device allows.
-constexpr int kMaxClusterBlocks = 8;
+// Blocks of a cluster at most: twice what every sm_90 device allows.
+constexpr int kMaxClusterBlocks = 16;
 // Chunk states of a row that a cluster shares.
 constexpr int kMaxClusterStates = kMaxClusterBlocks * kMaxResidentWarps;
 

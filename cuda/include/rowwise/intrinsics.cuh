@@ -90,6 +90,33 @@ RW_DEVICE void store_streaming(void* address, const Word4& v) {
                  : "memory");
 }
 
+// ---------------------------------------------------------------- the grid
+
+// Adds to a counter that all blocks see, after everything that this thread, and through the block's
+// barrier its block, has written before. Returns what the counter held.
+RW_DEVICE u32 add_release(u32* counter, u32 value) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(value)
+                 : "memory");
+    return before;
+}
+
+// Reads such a counter, and sees afterwards what was written before it came to hold what is read.
+RW_DEVICE u32 load_acquire(const u32* counter) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
+// Reads a word that another block has written: from the cache that they share.
+RW_DEVICE u32 load_coherent(const u32* address) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
 // ---------------------------------------------------------------- clusters (sm_90 and up)
 
 // The place of this block in its cluster, and how many blocks that has.
