@@ -28,9 +28,40 @@ extern "C" {
 /* Bytes of the largest state of a shipped op. */
 #define RW_STATE_BYTES 32
 
-typedef enum rw_dtype { RW_F16 = 0, RW_BF16 = 1, RW_F32 = 2, RW_F64 = 3 } rw_dtype;
+typedef enum rw_dtype {
+    RW_F16 = 0,
+    RW_BF16 = 1,
+    RW_F32 = 2,
+    RW_F64 = 3,
+    RW_U8 = 4,
+    RW_U32 = 5,
+    RW_I16 = 6,
+    RW_I32 = 7,
+    RW_I64 = 8
+} rw_dtype;
 
-typedef enum rw_reduction { RW_SUM = 0, RW_MAX = 1, RW_ARGMAX = 2, RW_LOGSUMEXP = 3 } rw_reduction;
+/* What a row is reduced to, one value of the input's dtype but for sums and products of integers
+ * (i64), arg* (u32), any and all (u8), and min_max (the minima of all rows, then the maxima).
+ * Integers have sum, prod, max, min, min_max, argmax, argmin, any and all. */
+typedef enum rw_reduction {
+    RW_SUM = 0,
+    RW_MEAN = 1,
+    RW_PROD = 2,
+    RW_MAX = 3,
+    RW_MIN = 4,
+    RW_MIN_MAX = 5,
+    RW_ABS_MAX = 6,
+    RW_ARGMAX = 7,
+    RW_ARGMIN = 8,
+    RW_ANY = 9,
+    RW_ALL = 10,
+    RW_NORM_L1 = 11,
+    RW_NORM_L2 = 12,
+    RW_MEAN_OF_SQUARES = 13,
+    RW_VAR = 14,
+    RW_STD = 15,
+    RW_LOGSUMEXP = 16
+} rw_reduction;
 
 typedef enum rw_softmax_kind { RW_SOFTMAX = 0, RW_LOG_SOFTMAX = 1 } rw_softmax_kind;
 
@@ -82,6 +113,7 @@ typedef struct rw_reduce_params {
     rw_problem problem;
     rw_plan plan;
     rw_reduction reduction;
+    int64_t correction; /* of var and std: what is taken off the length */
 } rw_reduce_params;
 
 typedef struct rw_softmax_params {

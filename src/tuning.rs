@@ -57,16 +57,21 @@ pub struct ChunkShape {
 /// blocks share them: at (16384, 16384) bf16 layer norm went from 0.86 of copy speed to 0.99,
 /// logsumexp from 0.65 to 0.91, at (4096, 65536) layer norm from 0.71 to 0.86. Not so softmax, which
 /// keeps 32 f32 exponentials a lane and would keep 64 (0.97 against 0.96 at 16384, 0.92 against
-/// 0.88 at 32768), until a cluster of [`MAX_CLUSTER_BLOCKS`] is full.
+/// 0.88 at 32768), until a cluster of [`MAX_CLUSTER_BLOCKS`] is full. Nor u8, whose
+/// kernels spill with 64 elements a lane.
 pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     let row_vectors = width.div_ceil(VECTOR_BYTES / element_bytes);
-    let usual_vectors = if element_bytes == 2 { 4 } else { 8 };
+    let usual_vectors = match element_bytes {
+        1 => 2,
+        2 => 4,
+        _ => 8,
+    };
     let usual_blocks = match op {
         Op::Softmax => MAX_CLUSTER_BLOCKS,
         _ => 1,
     };
     let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
-    let most_vectors = if row_vectors > usual_most {
+    let most_vectors = if row_vectors > usual_most && element_bytes > 1 {
         8
     } else {
         usual_vectors

@@ -31,6 +31,13 @@ struct Made {
     using Streaming = VectorList<8>;
 };
 template <>
+struct Made<1> {
+    using Warp = VectorList<1, 2>;
+    using Block = VectorList<2>;
+    using Cluster = VectorList<2>;
+    using Streaming = VectorList<2>;
+};
+template <>
 struct Made<2> {
     using Warp = VectorList<1, 2, 4>;
     using Block = VectorList<4, 8>;

@@ -64,19 +64,6 @@ unsafe fn call(
     let dry = i32::from(dry_run);
     // SAFETY (all three): the params live for the call, which copies them into the launch.
     match problem.op {
-        Op::Sum | Op::Max | Op::ArgMax | Op::LogSumExp => {
-            let params = sys::rw_reduce_params {
-                problem: p,
-                plan,
-                reduction: match problem.op {
-                    Op::Sum => sys::rw_reduction::RW_SUM,
-                    Op::Max => sys::rw_reduction::RW_MAX,
-                    Op::ArgMax => sys::rw_reduction::RW_ARGMAX,
-                    _ => sys::rw_reduction::RW_LOGSUMEXP,
-                },
-            };
-            unsafe { sys::rw_reduce(&params, stream, dry) }
-        }
         Op::Softmax | Op::LogSoftmax => {
             let params = sys::rw_softmax_params {
                 problem: p,
@@ -103,7 +90,40 @@ unsafe fn call(
             };
             unsafe { sys::rw_norm(&params, stream, dry) }
         }
-        _ => sys::RW_NO_KERNEL,
+        op => {
+            use sys::rw_reduction as R;
+            let (reduction, correction) = match op {
+                Op::Sum => (R::RW_SUM, 0),
+                Op::Mean => (R::RW_MEAN, 0),
+                Op::Prod => (R::RW_PROD, 0),
+                Op::Max => (R::RW_MAX, 0),
+                Op::Min => (R::RW_MIN, 0),
+                Op::MinMax => (R::RW_MIN_MAX, 0),
+                Op::AbsMax => (R::RW_ABS_MAX, 0),
+                Op::ArgMax => (R::RW_ARGMAX, 0),
+                Op::ArgMin => (R::RW_ARGMIN, 0),
+                Op::Any => (R::RW_ANY, 0),
+                Op::All => (R::RW_ALL, 0),
+                Op::NormL1 => (R::RW_NORM_L1, 0),
+                Op::NormL2 => (R::RW_NORM_L2, 0),
+                Op::MeanOfSquares => (R::RW_MEAN_OF_SQUARES, 0),
+                Op::Var { correction } => (R::RW_VAR, correction),
+                Op::Std { correction } => (R::RW_STD, correction),
+                Op::LogSumExp
+                | Op::Softmax
+                | Op::LogSoftmax
+                | Op::RmsNorm { .. }
+                | Op::LayerNorm { .. } => (R::RW_LOGSUMEXP, 0),
+            };
+            let params = sys::rw_reduce_params {
+                problem: p,
+                plan,
+                reduction,
+                // A correction beyond any axis's length leaves no degree of freedom, as it should.
+                correction: i64::try_from(correction).unwrap_or(i64::MAX),
+            };
+            unsafe { sys::rw_reduce(&params, stream, dry) }
+        }
     }
 }
 
@@ -122,6 +142,11 @@ fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
             DType::F16 => sys::rw_dtype::RW_F16,
             DType::BF16 => sys::rw_dtype::RW_BF16,
             DType::F64 => sys::rw_dtype::RW_F64,
+            DType::U8 => sys::rw_dtype::RW_U8,
+            DType::U32 => sys::rw_dtype::RW_U32,
+            DType::I16 => sys::rw_dtype::RW_I16,
+            DType::I32 => sys::rw_dtype::RW_I32,
+            DType::I64 => sys::rw_dtype::RW_I64,
             // Problem::new takes no other dtype.
             _ => sys::rw_dtype::RW_F32,
         },

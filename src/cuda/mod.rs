@@ -13,7 +13,7 @@ use candle_core::cuda_backend::cudarc::driver::{
     sys::CUdevice_attribute, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr,
 };
 use candle_core::cuda_backend::{CudaDType, WrapErr};
-use candle_core::{CudaStorage, DType, Result};
+use candle_core::{CudaDevice, CudaStorage, DType, Result};
 
 use crate::plan::{DeviceLimits, Plan};
 use crate::problem::Problem;
@@ -25,22 +25,27 @@ pub(crate) fn run(
     x: &CudaStorage,
     sides: &[&CudaStorage],
 ) -> Result<CudaStorage> {
-    let device = x.device().clone();
-    let len = problem.output_len();
-    // SAFETY (all): run_into writes every element of the output before anything can read it.
+    let (device, len) = (x.device(), problem.output_len());
     let mut y = match problem.output_dtype() {
-        DType::F16 => {
-            CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<half::f16>(len)? }, device)
-        }
-        DType::BF16 => {
-            CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<half::bf16>(len)? }, device)
-        }
-        DType::F32 => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<f32>(len)? }, device),
-        DType::F64 => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<f64>(len)? }, device),
-        _ => CudaStorage::wrap_cuda_slice(unsafe { device.alloc::<u32>(len)? }, device),
-    };
+        DType::F16 => room::<half::f16>(device, len),
+        DType::BF16 => room::<half::bf16>(device, len),
+        DType::F64 => room::<f64>(device, len),
+        DType::U8 => room::<u8>(device, len),
+        DType::U32 => room::<u32>(device, len),
+        DType::I16 => room::<i16>(device, len),
+        DType::I32 => room::<i32>(device, len),
+        DType::I64 => room::<i64>(device, len),
+        _ => room::<f32>(device, len),
+    }?;
     run_into(problem, x, sides, &mut y)?;
     Ok(y)
+}
+
+/// Uninitialised memory for an output.
+fn room<T: CudaDType + DeviceRepr>(device: &CudaDevice, len: usize) -> Result<CudaStorage> {
+    // SAFETY: run_into writes every element of the output before anything can read it.
+    let slice = unsafe { device.alloc::<T>(len)? };
+    Ok(CudaStorage::wrap_cuda_slice(slice, device.clone()))
 }
 
 /// Runs a problem into an output that the caller allocated, of the problem's output dtype and with
@@ -57,23 +62,30 @@ pub fn run_into(
     y: &mut CudaStorage,
 ) -> Result<()> {
     match problem.dtype {
-        DType::F16 => run_dtype::<half::f16>(problem, x, sides, y),
-        DType::BF16 => run_dtype::<half::bf16>(problem, x, sides, y),
-        DType::F64 => run_dtype::<f64>(problem, x, sides, y),
-        _ => run_dtype::<f32>(problem, x, sides, y),
+        DType::F16 => run_from::<half::f16>(problem, x, sides, y),
+        DType::BF16 => run_from::<half::bf16>(problem, x, sides, y),
+        DType::F64 => run_from::<f64>(problem, x, sides, y),
+        DType::U8 => run_from::<u8>(problem, x, sides, y),
+        DType::U32 => run_from::<u32>(problem, x, sides, y),
+        DType::I16 => run_from::<i16>(problem, x, sides, y),
+        DType::I32 => run_from::<i32>(problem, x, sides, y),
+        DType::I64 => run_from::<i64>(problem, x, sides, y),
+        _ => run_from::<f32>(problem, x, sides, y),
     }
 }
 
-fn run_dtype<T: CudaDType + DeviceRepr>(
+fn run_from<T: CudaDType + DeviceRepr>(
     problem: &Problem,
     x: &CudaStorage,
     sides: &[&CudaStorage],
     y: &mut CudaStorage,
 ) -> Result<()> {
-    if problem.output_dtype() == DType::U32 && problem.dtype != DType::U32 {
-        run_slices::<T, u32>(problem, x, sides, y)
-    } else {
-        run_slices::<T, T>(problem, x, sides, y)
+    match problem.output_dtype() {
+        dtype if dtype == problem.dtype => run_slices::<T, T>(problem, x, sides, y),
+        DType::U8 => run_slices::<T, u8>(problem, x, sides, y),
+        DType::U32 => run_slices::<T, u32>(problem, x, sides, y),
+        // Sums and products of integers.
+        _ => run_slices::<T, i64>(problem, x, sides, y),
     }
 }
 

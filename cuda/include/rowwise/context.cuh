@@ -89,21 +89,21 @@ public:
     }
 
     template <class Op>
-    RW_DEVICE Op* slots() const {
-        static_assert(sizeof(Op) <= StateBytes, "the body declares too small a kStateBytes");
-        return reinterpret_cast<Op*>(shared.base + (folds & 1) * shared.slots * StateBytes);
+    RW_DEVICE Slot<Op>* slots() const {
+        static_assert(sizeof(Slot<Op>) <= StateBytes, "the body declares too small a kStateBytes");
+        return reinterpret_cast<Slot<Op>*>(shared.base + (folds & 1) * shared.slots * StateBytes);
     }
 
     // Group states, behind both halves of the slots.
     template <class Op>
-    RW_DEVICE Op* groups() const {
-        return reinterpret_cast<Op*>(shared.base +
+    RW_DEVICE Slot<Op>* groups() const {
+        return reinterpret_cast<Slot<Op>*>(shared.base +
                                      (2 * shared.slots + (folds & 1) * kWarpSize) * StateBytes);
     }
 
     template <class Op>
-    RW_DEVICE Op* levels() const {
-        return reinterpret_cast<Op*>(shared.base +
+    RW_DEVICE Slot<Op>* levels() const {
+        return reinterpret_cast<Slot<Op>*>(shared.base +
                                      (2 * shared.slots + 2 * kWarpSize) * StateBytes);
     }
 };

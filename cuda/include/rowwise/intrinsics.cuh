@@ -50,6 +50,14 @@ RW_DEVICE u32 float_to_bits(float value) {
     return __float_as_uint(value);
 }
 
+RW_DEVICE double bits_to_double(u64 bits) {
+    return __longlong_as_double(static_cast<i64>(bits));
+}
+
+RW_DEVICE u64 double_to_bits(double value) {
+    return static_cast<u64>(__double_as_longlong(value));
+}
+
 // ---------------------------------------------------------------- global memory
 
 // A register image of one widest access.
@@ -207,6 +215,14 @@ RW_DEVICE float max_nan(float a, float b) {
 
 RW_DEVICE double max_nan(double a, double b) {
     return a != a ? a : (b != b ? b : (a > b ? a : b));
+}
+
+RW_DEVICE i32 max_nan(i32 a, i32 b) {
+    return max_of(a, b);
+}
+
+RW_DEVICE i64 max_nan(i64 a, i64 b) {
+    return max_of(a, b);
 }
 
 // About 1/x and 1/sqrt(x): starting points for Newton's method (math.cuh). Relative errors 2^-23 and

@@ -53,17 +53,17 @@ namespace detail {
 // The state of `count` chunks whose states lie in the slots, in every thread of the block.
 template <class Op, class Ctx>
 RW_DEVICE Op join_window(Ctx& ctx, int count) {
-    const Op* slots = ctx.template slots<Op>();
+    const Slot<Op>* slots = ctx.template slots<Op>();
     sync_block();
     if (count <= kWarpSize) {
         return join_slots<kWarpSize>(slots, count);
     }
-    Op* groups = ctx.template groups<Op>();
+    Slot<Op>* groups = ctx.template groups<Op>();
     const int group_count = (count + kWarpSize - 1) / kWarpSize;
     for (int g = ctx.warp; g < group_count; g += ctx.warps) {
         const Op joined = join_slots<kWarpSize>(slots + g * kWarpSize, min_of(kWarpSize, count - g * kWarpSize));
         if (ctx.lane == 0) {
-            groups[g] = joined;
+            groups[g].state = joined;
         }
     }
     sync_block();
@@ -75,27 +75,27 @@ RW_DEVICE Op join_window(Ctx& ctx, int count) {
 template <class Op, class Ctx>
 RW_DEVICE void push_window(Ctx& ctx, i64 window, Op state) {
     if (threadIdx.x == 0) {
-        Op* levels = ctx.template levels<Op>();
+        Slot<Op>* levels = ctx.template levels<Op>();
         int level = 0;
         for (; (window >> level) & 1; ++level) {
-            Op earlier = levels[level];
+            Op earlier = levels[level].state;
             earlier.join(state);
             state = earlier;
         }
-        levels[level] = state;
+        levels[level].state = state;
     }
 }
 
 // The join of all windows pushed, in every thread.
 template <class Op, class Ctx>
 RW_DEVICE Op pop_windows(Ctx& ctx, i64 windows) {
-    Op* levels = ctx.template levels<Op>();
+    const Slot<Op>* levels = ctx.template levels<Op>();
     sync_block();
     Op total = Op::identity();
     bool empty = true;
     for (int level = 0; (windows >> level) != 0; ++level) {
         if ((windows >> level) & 1) {
-            Op earlier = levels[level];
+            Op earlier = levels[level].state;
             if (!empty) {
                 earlier.join(total);
             }
@@ -122,13 +122,13 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
         i64 window = 0;
         for (i64 first = 0; first < ctx.chunks; first += kWindowChunks, ++window) {
             const int count = static_cast<int>(min_of<i64>(kWindowChunks, ctx.chunks - first));
-            Op* slots = ctx.template slots<Op>();
+            Slot<Op>* slots = ctx.template slots<Op>();
             for (int c = ctx.warp; c < count; c += ctx.warps) {
                 Fold<Op> fold;
                 tile_fn(fold, ctx.tile(first + c, axis_size));
                 const Op chunk = fold.state().join_parallel(WarpReducer{});
                 if (ctx.lane == 0) {
-                    slots[c] = chunk;
+                    slots[c].state = chunk;
                 }
             }
             if (ctx.chunks > kWindowChunks) {
