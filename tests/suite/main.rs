@@ -13,5 +13,7 @@ mod determinism;
 mod errors;
 mod forward;
 mod gradients;
+mod integers;
 mod layouts;
 mod nn;
+mod tensor;
