@@ -163,6 +163,11 @@ fn launch_slices<T, O>(
     Ok(())
 }
 
+/// What the planner must know of a GPU.
+pub(crate) fn limits(device: &CudaDevice) -> Result<DeviceLimits> {
+    device_limits(&device.cuda_stream())
+}
+
 /// What the planner must know of the GPU behind a stream. Asked once of each device.
 fn device_limits(stream: &CudaStream) -> Result<DeviceLimits> {
     static KNOWN: Mutex<Vec<(usize, DeviceLimits)>> = Mutex::new(Vec::new());

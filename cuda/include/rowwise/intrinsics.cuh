@@ -150,6 +150,26 @@ RW_DEVICE u32 cluster_address(const void* address, u32 rank) {
     return mapped;
 }
 
+// Says that this thread has come so far and has written what it has, and waits until all of the
+// cluster have: what they wrote is seen afterwards.
+RW_DEVICE void sync_cluster() {
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+}
+
+// Words in the shared memory of any block of the cluster, at cluster addresses.
+RW_DEVICE void store_cluster_word(u32 address, u32 word) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+RW_DEVICE u32 load_cluster_word(u32 address) {
+    u32 word;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
+
 // A barrier in shared memory that counts bytes: a phase ends once one thread has announced how many
 // bytes it brings, and as many have arrived. Bytes may arrive before they are announced.
 struct alignas(8) ByteBarrier {
