@@ -233,8 +233,8 @@ mod tiers {
             grad.ok_or_else(|| candle_core::Error::msg("no gradient"))
         };
         let chosen = gradient()?;
-        // Long enough for every tier.
-        for tier in Tier::ALL {
+        // Long enough for every tier of contiguous rows but the serial one.
+        for tier in [Tier::Warp, Tier::Block, Tier::Cluster, Tier::SplitK] {
             let got = forced(tier, gradient)?;
             assert_bits_eq(&format!("{tier:?}"), &got, &chosen)?;
         }
