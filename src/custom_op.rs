@@ -67,6 +67,15 @@ fn empty<D: BackendDevice>(problem: &Problem, device: &D) -> Result<D::Storage> 
     }
 }
 
+/// Runs a problem of host memory: by the CPU engine, but where a test has the kernels run there.
+fn on_host(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    if let Some(result) = crate::cuda::host_run::run(problem, x, sides) {
+        return result;
+    }
+    crate::cpu::run(problem, x, sides)
+}
+
 /// Checks dim and dtype of a call on any dim of `x`, before anything is moved or packed.
 pub(crate) fn check(op: Op, x: &Tensor, dim: usize) -> Result<()> {
     check_dtype(op, x.dtype(), x.shape())?;
@@ -94,7 +103,7 @@ impl RowOp {
         let y = if problem.is_empty() {
             empty(&problem, x.0.device())?
         } else {
-            crate::cpu::run(&problem, x.0, &storages)?
+            on_host(&problem, x.0, &storages)?
         };
         Ok((y, problem.output_shape()))
     }

@@ -22,7 +22,7 @@ pub mod plan;
 pub mod problem;
 pub mod tuning;
 
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "host-kernels"))]
 pub mod cuda;
 
 pub use error::Error;

@@ -11,14 +11,20 @@ pub(super) fn check(status: i32, problem: &Problem) -> Result<()> {
     if status == sys::RW_OK as i32 {
         return Ok(());
     }
-    // SAFETY: rw_status_message answers every status with a static, NUL-terminated string.
-    let message = unsafe { CStr::from_ptr(sys::rw_status_message(status)) };
     Err(Error::Launch {
         op: problem.op.name(),
         code: status,
-        message: message.to_string_lossy().into_owned(),
+        message: message(status),
         rows: problem.rows,
         width: problem.width,
         dtype: problem.dtype,
     })
+}
+
+/// A status in words.
+pub(super) fn message(status: i32) -> String {
+    // SAFETY: rw_status_message answers every status with a NUL-terminated string that lives at least
+    // until this thread's next call of the ABI.
+    let message = unsafe { CStr::from_ptr(sys::rw_status_message(status)) };
+    message.to_string_lossy().into_owned()
 }

@@ -13,5 +13,7 @@ mod determinism;
 mod errors;
 mod forward;
 mod gradients;
+#[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+mod host_run;
 mod layouts;
 mod nn;
