@@ -262,8 +262,10 @@ mod host_kernels {
             println!("cargo::rustc-link-arg=-fsanitize=address,undefined");
         } else {
             // The calls that the instrumentation makes go to the shim: no runtime is linked.
-            device.flag("-fsanitize=thread");
-            engine.define("HOST_RUN_CHECKS_ACCESSES", None);
+            device
+                .flag("-fsanitize=thread")
+                .flag_if_supported("--param=tsan-instrument-func-entry-exit=0")
+                .define("HOST_RUN_CHECKS_ACCESSES", None);
         }
         compile(device, kernels, "rowwise_host_kernels");
         compile(engine, vec![shim.join("engine.cpp")], "rowwise_host_run");

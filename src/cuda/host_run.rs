@@ -177,7 +177,10 @@ fn input(storage: &CpuStorage) -> Result<u64> {
         CpuStorage::BF16(data) => of(data),
         CpuStorage::F32(data) => of(data),
         CpuStorage::F64(data) => of(data),
-        other => candle_core::bail!("no kernel reads {:?}", candle_core::backend::BackendStorage::dtype(other)),
+        other => candle_core::bail!(
+            "no kernel reads {:?}",
+            candle_core::backend::BackendStorage::dtype(other)
+        ),
     })
 }
 

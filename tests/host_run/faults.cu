@@ -139,7 +139,7 @@ __global__ void not_written(Buffers b) {
 }
 
 // What two blocks of a cluster do, each faulty one in its own way: block r sends its rank to the other.
-enum class Slip { kNone, kNoStart, kNoWait, kNoReceive, kNoBarrier };
+enum class Slip { kNone, kNoStart, kNoWait, kEarlyExit, kNoBarrier };
 
 template <Slip S>
 __global__ void exchange(Buffers b) {
@@ -163,9 +163,15 @@ __global__ void exchange(Buffers b) {
     if (S == Slip::kNone || S == Slip::kNoStart || S == Slip::kNoBarrier) {
         wait_for_bytes(&barrier, 0);
     }
-    const float other = S == Slip::kNoReceive ? 1 - float(rank) : received[0];
+    const float other = S == Slip::kEarlyExit ? 1 - float(rank) : received[0];
     const int at = rank * kThreads + thread;
     b.output[at] = b.input[at] + other - (1 - float(rank));
+}
+
+__global__ void signed_overflow(Buffers b) {
+    const int thread = threadIdx.x;
+    const int large = 0x7fffffff - kThreads / 2;
+    b.output[thread] = b.input[thread] + 0 * static_cast<float>(large + thread);
 }
 
 struct Fault {
@@ -188,13 +194,14 @@ const Fault kFaults[] = {
     {misaligned_vector, 1},
     {exchange<Slip::kNoStart>, 2},
     {exchange<Slip::kNoWait>, 2},
-    {exchange<Slip::kNoReceive>, 2},
+    {exchange<Slip::kEarlyExit>, 2},
     {exchange<Slip::kNoBarrier>, 2},
     {beyond_shared_memory, 1},
     {beyond_the_input, 1},
     {beyond_the_output, 1},
     {written_twice, 1},
     {not_written, 1},
+    {signed_overflow, 1},
 };
 
 }  // namespace

@@ -32,6 +32,29 @@ macro_rules! on_devices {
     };
 }
 
+/// Whether this test runs the GPU's kernels on the host, where a device thread takes microseconds:
+/// sizes that decide nothing are to be small.
+pub fn is_host_run() -> bool {
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    return candle_rowwise::cuda::host_run::current().is_some();
+    #[cfg(not(all(feature = "host-kernels", not(feature = "cuda"))))]
+    false
+}
+
+/// `f` for a thread that a test starts: its ops run where this thread's do.
+pub fn handed_on<R>(f: impl Fn() -> R + Sync) -> impl Fn() -> R + Sync {
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    let f = {
+        use candle_rowwise::cuda::host_run::{current, with};
+        let run = current();
+        move || match run {
+            Some(run) => with(run, &f),
+            None => f(),
+        }
+    };
+    f
+}
+
 /// Runs a body on the kernels' build for the host: under each of the seeds of `ROWWISE_HOST_SEEDS`
 /// (comma-separated; by default one).
 #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
