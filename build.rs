@@ -259,7 +259,10 @@ mod host_kernels {
                     .flag("-fsanitize=address,undefined")
                     .flag("-fno-sanitize-recover=undefined");
             }
-            println!("cargo::rustc-link-arg=-fsanitize=address,undefined");
+            // GCC's runtimes by name: rustc links without the compiler's own libraries.
+            for library in ["asan", "ubsan"] {
+                println!("cargo::rustc-link-lib={library}");
+            }
         } else {
             // The calls that the instrumentation makes go to the shim: no runtime is linked.
             device
