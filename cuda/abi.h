@@ -17,20 +17,57 @@ extern "C" {
 
 /* Warps that a resident block may have: one chunk of the row each. */
 #define RW_MAX_RESIDENT_WARPS 8
-/* Blocks that a cluster may have. */
-#define RW_MAX_CLUSTER_BLOCKS 8
+/* Blocks that a cluster may have; beyond 8 where the device says so. */
+#define RW_MAX_CLUSTER_BLOCKS 16
 /* Warps of a block of the warp tier. */
 #define RW_MAX_WARP_TIER_WARPS 8
 /* Warps that a streaming block may have. */
 #define RW_MAX_STREAMING_WARPS 8
 /* Chunk states that a streaming block keeps at once, at most. */
 #define RW_WINDOW_CHUNKS 1024
+/* Blocks of the split-K tier that a multiprocessor holds at once from sm_90 on; 1 before. */
+#define RW_SPLIT_K_BLOCKS 2
+/* Teams of blocks that may share rows at once: the workspace has counters for as many. */
+#define RW_MAX_TEAMS 256
+/* Bytes of the counters of a team. */
+#define RW_TEAM_BYTES 128
 /* Bytes of the largest state of a shipped op. */
 #define RW_STATE_BYTES 32
 
-typedef enum rw_dtype { RW_F16 = 0, RW_BF16 = 1, RW_F32 = 2, RW_F64 = 3 } rw_dtype;
+typedef enum rw_dtype {
+    RW_F16 = 0,
+    RW_BF16 = 1,
+    RW_F32 = 2,
+    RW_F64 = 3,
+    RW_U8 = 4,
+    RW_U32 = 5,
+    RW_I16 = 6,
+    RW_I32 = 7,
+    RW_I64 = 8
+} rw_dtype;
 
-typedef enum rw_reduction { RW_SUM = 0, RW_MAX = 1, RW_ARGMAX = 2, RW_LOGSUMEXP = 3 } rw_reduction;
+/* What a row is reduced to, one value of the input's dtype but for sums and products of integers
+ * (i64), arg* (u32), any and all (u8), and min_max (the minima of all rows, then the maxima).
+ * Integers have sum, prod, max, min, min_max, argmax, argmin, any and all. */
+typedef enum rw_reduction {
+    RW_SUM = 0,
+    RW_MEAN = 1,
+    RW_PROD = 2,
+    RW_MAX = 3,
+    RW_MIN = 4,
+    RW_MIN_MAX = 5,
+    RW_ABS_MAX = 6,
+    RW_ARGMAX = 7,
+    RW_ARGMIN = 8,
+    RW_ANY = 9,
+    RW_ALL = 10,
+    RW_NORM_L1 = 11,
+    RW_NORM_L2 = 12,
+    RW_MEAN_OF_SQUARES = 13,
+    RW_VAR = 14,
+    RW_STD = 15,
+    RW_LOGSUMEXP = 16
+} rw_reduction;
 
 typedef enum rw_softmax_kind { RW_SOFTMAX = 0, RW_LOG_SOFTMAX = 1 } rw_softmax_kind;
 
@@ -40,7 +77,8 @@ typedef enum rw_ownership {
     RW_RESIDENT_WARP = 0,
     RW_RESIDENT_BLOCK = 1,
     RW_RESIDENT_CLUSTER = 2,
-    RW_STREAMING = 3
+    RW_STREAMING = 3,
+    RW_SPLIT_K = 4
 } rw_ownership;
 
 /* Statuses. Negative: refused here. Positive: a cudaError_t. */
@@ -54,12 +92,17 @@ typedef struct rw_plan {
     int32_t vectors;      /* 16-byte vectors a lane holds of a chunk */
     int32_t lanes;        /* lanes that share a chunk: 32 but for short rows */
     int32_t threads;      /* of a block */
-    int32_t cluster;      /* blocks that share a row: 1 but on the cluster tier */
+    int32_t row_blocks;   /* blocks that share a row: several on the cluster and split-K tiers */
     int32_t blocks;       /* of the grid; but for resident blocks, they go round the rows */
     int32_t slots;        /* chunk states kept in shared memory */
-    int32_t stage_offset; /* where a staged row begins in shared memory; -1: not staged */
+    int32_t stage_offset; /* where the staged part of a row begins in shared memory */
     int32_t shared_bytes; /* dynamic shared memory of a block */
+    int32_t unit;         /* chunks that a state published by a block of a team stands for */
+    int64_t staged;       /* chunks that a block keeps in shared memory */
     int64_t chunks;       /* of a row */
+    void *workspace;      /* of the split-K tier, for this stream alone: RW_MAX_TEAMS times
+                           * RW_TEAM_BYTES of counters, which are 0 before and after, then two states
+                           * a unit of each team */
 } rw_plan;
 
 /* Rows of unit stride, up to three outer dims, outermost first. `data` is the first row. */
@@ -82,6 +125,7 @@ typedef struct rw_reduce_params {
     rw_problem problem;
     rw_plan plan;
     rw_reduction reduction;
+    int64_t correction; /* of var and std: what is taken off the length */
 } rw_reduce_params;
 
 typedef struct rw_softmax_params {
@@ -104,6 +148,9 @@ typedef struct rw_norm_params {
 int32_t rw_reduce(const rw_reduce_params *params, void *stream, int32_t dry_run);
 int32_t rw_softmax(const rw_softmax_params *params, void *stream, int32_t dry_run);
 int32_t rw_norm(const rw_norm_params *params, void *stream, int32_t dry_run);
+
+/* Blocks of a cluster that the current device can run our kernels with: 0 where it has no clusters. */
+int32_t rw_max_cluster(int32_t *blocks);
 
 /* A status in words; the string is static. */
 const char *rw_status_message(int32_t status);

@@ -8,7 +8,7 @@ use candle_core::{
 
 use crate::error::Error;
 use crate::ops::gradient;
-use crate::problem::{check_axis, check_dtype, Op, Problem, Rows};
+use crate::problem::{check_axis, check_dtype, is_float, Op, Problem, Rows};
 
 /// An [`Op`] as candle runs and differentiates it.
 struct RowOp(Op);
@@ -44,9 +44,9 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
         .map(|side| side.contiguous())
         .collect::<Result<Vec<_>>>()?;
     match sides.as_slice() {
-        // Without a derivative there is nothing to record: recording the op would let a backward pass fail later, in a
-        // place that says nothing of it.
-        [] if !op.has_derivative() => x.apply_op1_no_bwd(&RowOp(op)),
+        // Without a derivative there is nothing to record: recording the op would let a backward
+        // pass fail later, in a place that says nothing of it.
+        [] if !op.has_derivative() || !is_float(x.dtype()) => x.apply_op1_no_bwd(&RowOp(op)),
         [] => x.apply_op1(RowOp(op)),
         [a] => x.apply_op2(a, RowOp(op)),
         [a, b] => x.apply_op3(a, b, RowOp(op)),
@@ -76,11 +76,14 @@ fn on_host(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<C
     crate::cpu::run(problem, x, sides)
 }
 
-/// Checks dim and dtype of a call on any dim of `x`, before anything is moved or packed.
-pub(crate) fn check(op: Op, x: &Tensor, dim: usize) -> Result<()> {
-    check_dtype(op, x.dtype(), x.shape())?;
-    let len = x.dims().get(dim).copied().unwrap_or(1);
-    Ok(check_axis(op, dim, len, x.shape())?)
+/// Checks dims and dtype of a call on any dims of a tensor, before anything is moved or packed.
+pub(crate) fn check(op: Op, dtype: DType, shape: &Shape, dims: &[usize]) -> Result<()> {
+    check_dtype(op, dtype, shape)?;
+    for &dim in dims {
+        let len = shape.dims().get(dim).copied().unwrap_or(1);
+        check_axis(op, dim, len, shape)?;
+    }
+    Ok(())
 }
 
 impl RowOp {

@@ -18,6 +18,17 @@ pub enum Error {
         shape: Shape,
     },
 
+    /// A dim is named twice among those to reduce over.
+    #[error("{op}: dim {dim} of shape {shape:?} is given more than once")]
+    RepeatedDim {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
+        op: &'static str,
+        /// The dim that is given more than once.
+        dim: usize,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
     /// The op has no value over an axis without elements.
     #[error("{op}: dim {dim} of shape {shape:?} is empty, and {op} of nothing has no value")]
     EmptyAxis {
@@ -163,6 +174,17 @@ pub enum Error {
         width: usize,
         /// The dtype of the input.
         dtype: DType,
+    },
+
+    /// The device would not say what it can do.
+    #[error("CUDA error {code} ({message}) asking for {asked}")]
+    Query {
+        /// What was asked.
+        asked: &'static str,
+        /// The CUDA error code.
+        code: i32,
+        /// The CUDA error's text.
+        message: String,
     },
 }
 

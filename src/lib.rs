@@ -4,6 +4,8 @@
 //!
 //! - [`ops`]: the ops as functions of tensors, with their formulas, errors and gradients.
 //! - [`nn`]: drop-ins with candle-nn's paths, names and signatures.
+//! - [`TensorRowwise`]: candle's reductions of a tensor under their own names, as
+//!   `x.rowwise().sum(1)`.
 //! - [`engine`]: the row-wise engine on the CPU, for writing new ops: monoids
 //!   ([`engine::ReduceOp`]), walks ([`engine::reduce`]), joins ([`engine::pjoin`]). Its CUDA twin is a
 //!   folder of headers, `cuda/include/rowwise/`; a crate that depends on this one finds it in its
@@ -20,9 +22,11 @@ pub mod nn;
 pub mod ops;
 pub mod plan;
 pub mod problem;
+mod tensor;
 pub mod tuning;
 
 #[cfg(any(feature = "cuda", feature = "host-kernels"))]
 pub mod cuda;
 
 pub use error::Error;
+pub use tensor::{Rowwise, TensorRowwise};

@@ -9,9 +9,9 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::problem::Problem;
 use crate::tuning::{
-    chunk_shape, ChunkShape, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS,
-    MAX_WARP_TIER_WARPS, STATE_BYTES, STREAMING_EXTRA_STATES, VECTOR_BYTES, WARP_LANES,
-    WINDOW_CHUNKS,
+    chunk_shape, ChunkShape, MAX_CHUNK_UNITS, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS,
+    MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS, SPLIT_K_BLOCKS, STATE_BYTES,
+    STREAMING_EXTRA_STATES, TEAM_BYTES, VECTOR_BYTES, WARP_LANES, WINDOW_CHUNKS, WORKSPACE_BYTES,
 };
 
 /// What the planner needs to know of a GPU.
@@ -21,6 +21,13 @@ pub struct DeviceLimits {
     pub shared_bytes_per_block: usize,
     /// Blocks of the first grid dimension.
     pub max_blocks: usize,
+    /// Shared memory of a multiprocessor, in bytes.
+    pub shared_bytes_per_multiprocessor: usize,
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+    /// Blocks of the split-K tier that a multiprocessor holds at once; 0 where a launch cannot ask
+    /// that all its blocks be resident.
+    pub split_k_blocks: usize,
     /// Blocks of a cluster; 1 where there are no clusters (before sm_90).
     pub max_cluster: usize,
 }
@@ -30,6 +37,9 @@ impl DeviceLimits {
     pub const H200: DeviceLimits = DeviceLimits {
         shared_bytes_per_block: 227 * 1024,
         max_blocks: i32::MAX as usize,
+        shared_bytes_per_multiprocessor: 228 * 1024,
+        multiprocessors: 132,
+        split_k_blocks: SPLIT_K_BLOCKS,
         max_cluster: MAX_CLUSTER_BLOCKS,
     };
 }
@@ -44,11 +54,13 @@ pub enum Tier {
     Block,
     /// The blocks of a cluster (sm_90 and up).
     Cluster,
+    /// Blocks anywhere on the device, which agree through global memory.
+    SplitK,
 }
 
 impl Tier {
     /// Every tier.
-    pub const ALL: [Tier; 3] = [Tier::Warp, Tier::Block, Tier::Cluster];
+    pub const ALL: [Tier; 4] = [Tier::Warp, Tier::Block, Tier::Cluster, Tier::SplitK];
 
     /// The name that errors and plans show.
     pub const fn name(&self) -> &'static str {
@@ -56,6 +68,7 @@ impl Tier {
             Tier::Warp => "warp",
             Tier::Block => "block",
             Tier::Cluster => "cluster",
+            Tier::SplitK => "split-k",
         }
     }
 }
@@ -65,10 +78,12 @@ impl Tier {
 pub enum Residency {
     /// One chunk a warp, in registers from the first walk to the last.
     Registers,
-    /// Chunk after chunk; the row is staged in shared memory by the first walk.
-    SharedMemory,
-    /// Chunk after chunk; every walk reads global memory.
-    Reread,
+    /// Chunk after chunk. The first walk stages as many as fit in shared memory; what does not is
+    /// read again by every walk.
+    SharedMemory {
+        /// Chunks of the row that a block stages.
+        staged: usize,
+    },
 }
 
 /// How one problem runs on one device.
@@ -86,16 +101,18 @@ pub struct Plan {
     pub lanes: usize,
     /// Threads of a block.
     pub threads: usize,
-    /// Blocks that share a row: 1 but on the cluster tier.
-    pub cluster: usize,
+    /// Blocks that share a row: several on the cluster and split-K tiers.
+    pub row_blocks: usize,
     /// Blocks of the grid; where there are more rows than they hold, they go round.
     pub blocks: usize,
     /// Chunk states kept in shared memory by a block that streams.
     pub slots: usize,
-    /// Where the staged row begins in shared memory.
-    pub stage_offset: Option<usize>,
+    /// Where staged chunks begin in shared memory.
+    pub stage_offset: usize,
     /// Dynamic shared memory of a block in bytes.
     pub shared_bytes: usize,
+    /// Chunks that a state stands for which a block of a team publishes: 1 or 32.
+    pub unit: usize,
 }
 
 impl Plan {
@@ -106,6 +123,8 @@ impl Plan {
     /// [`Error::TierRefused`] where the tier is forced (see [`with_tier`]) and cannot run the
     /// problem.
     pub fn select(problem: &Problem, device: &DeviceLimits) -> Result<Plan> {
+        let forced = FORCED.get();
+        let device = forced.limits.as_ref().unwrap_or(device);
         let cut = Cut::of(problem);
         let refuse = |tier: Tier, reason: String| {
             Err(Error::TierRefused {
@@ -117,12 +136,24 @@ impl Plan {
                 reason,
             })
         };
-        let tier = FORCED.get();
+        let tier = forced.tier;
         match tier {
             Some(Tier::Warp) if cut.chunks > 1 => {
                 Ok(cut.streaming_plan(Tier::Warp, 1, device, problem))
             }
             None | Some(Tier::Warp) if cut.chunks == 1 => Ok(cut.warp_plan(problem, device)),
+            Some(Tier::SplitK) if cut.chunks > 1 => {
+                match cut.split_k_plan(device, problem) {
+                    Some(plan) => Ok(plan),
+                    None => refuse(
+                        Tier::SplitK,
+                        format!(
+                            "it takes a device with cooperative launches, two blocks a row and {WORKSPACE_BYTES} bytes for states, and the row has {} chunks",
+                            cut.chunks
+                        ),
+                    ),
+                }
+            }
             Some(tier) if cut.chunks == 1 => refuse(
                 tier,
                 format!(
@@ -175,11 +206,12 @@ impl Cut {
             chunks: 1,
             lanes: self.shape.lanes,
             threads: MAX_WARP_TIER_WARPS * WARP_LANES,
-            cluster: 1,
+            row_blocks: 1,
             blocks: problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
             slots: 0,
-            stage_offset: None,
+            stage_offset: 0,
             shared_bytes: 0,
+            unit: 1,
         }
     }
 
@@ -194,8 +226,9 @@ impl Cut {
         (blocks <= device.max_cluster.min(MAX_CLUSTER_BLOCKS)).then_some(blocks)
     }
 
-    /// A plan for a row of several chunks: one block where it holds them, else a cluster, else a
-    /// block that streams. With the block tier forced, no cluster.
+    /// A plan for a row of several chunks: one block where it holds them, else a cluster; else a
+    /// team of blocks where there are too few rows to go round, or where a team can stage what a
+    /// block cannot; else a block that streams. With the block tier forced, a block.
     fn shared_plan(&self, forced: Option<Tier>, device: &DeviceLimits, problem: &Problem) -> Plan {
         // Resident blocks have one row and are done.
         let room = |blocks: usize| problem.rows <= device.max_blocks / blocks;
@@ -206,8 +239,81 @@ impl Cut {
             Some(blocks) if forced.is_none() && room(blocks) => {
                 self.resident_plan(Tier::Cluster, blocks, problem)
             }
-            _ => self.streaming_plan(Tier::Block, MAX_STREAMING_WARPS, device, problem),
+            _ => {
+                let alone = self.streaming_plan(Tier::Block, MAX_STREAMING_WARPS, device, problem);
+                let reads_again = !problem.op.is_reduction()
+                    && alone.residency
+                        != Residency::SharedMemory {
+                            staged: self.chunks,
+                        };
+                if forced.is_none() && (problem.rows < device.multiprocessors || reads_again) {
+                    self.split_k_plan(device, problem).unwrap_or(alone)
+                } else {
+                    alone
+                }
+            }
         }
+    }
+
+    /// Teams of blocks, all of them resident; `None` where there can be no team of two or the
+    /// states of all teams find no room.
+    fn split_k_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
+        // CUDA keeps 1 KiB of each block for itself.
+        let shared = (device.shared_bytes_per_multiprocessor)
+            .checked_div(device.split_k_blocks)?
+            .saturating_sub(1024)
+            .min(device.shared_bytes_per_block);
+        let blocks = device.multiprocessors * device.split_k_blocks;
+        let room = (WORKSPACE_BYTES - MAX_TEAMS * TEAM_BYTES) / (2 * STATE_BYTES);
+        // As many blocks a row as there are for it, or as hold it in shared memory, whichever are
+        // more; each with a chunk a warp, or a few for the shortest rows.
+        let stage = shared.saturating_sub((WINDOW_CHUNKS + STREAMING_EXTRA_STATES) * STATE_BYTES);
+        let to_share = blocks / problem.rows.clamp(1, blocks);
+        let to_stage = (self.chunks * self.chunk_bytes(problem)).div_ceil(stage.max(1));
+        let useful = self.chunks.div_ceil(MAX_STREAMING_WARPS);
+        let row_blocks = to_share.max(to_stage).min(useful).clamp(2, blocks.max(2));
+        let teams = (blocks / row_blocks).min(problem.rows).min(MAX_TEAMS);
+        let unit = if self.chunks <= MAX_CHUNK_UNITS && self.chunks * teams <= room {
+            1
+        } else {
+            WARP_LANES
+        };
+        let units = self.chunks.div_ceil(unit);
+        let row_blocks = row_blocks.min(units);
+        if row_blocks < 2 || teams == 0 || units * teams > room {
+            return None;
+        }
+        let own = units.div_ceil(row_blocks) * unit;
+        let slots = match unit {
+            1 => self.chunks.div_ceil(WARP_LANES),
+            _ => own.min(WINDOW_CHUNKS),
+        };
+        let staged = self.staged(slots, own, shared, problem)?;
+        Some(Plan {
+            tier: Tier::SplitK,
+            row_blocks,
+            blocks: teams * row_blocks,
+            unit,
+            ..self.streaming(MAX_STREAMING_WARPS, slots, staged, problem)
+        })
+    }
+
+    fn chunk_bytes(&self, problem: &Problem) -> usize {
+        self.chunk_elements * problem.dtype.size_in_bytes()
+    }
+
+    /// How many of `own` chunks a block stages beside `slots` states; `None` where not even those fit.
+    fn staged(
+        &self,
+        slots: usize,
+        own: usize,
+        shared_bytes: usize,
+        problem: &Problem,
+    ) -> Option<usize> {
+        let stage = shared_bytes.checked_sub((2 * slots + STREAMING_EXTRA_STATES) * STATE_BYTES)?;
+        // A reduction walks a row once, but for the rare case that it walks it again.
+        let wanted = if problem.op.is_reduction() { 0 } else { own };
+        Some(wanted.min(stage / self.chunk_bytes(problem)))
     }
 
     fn resident_plan(&self, tier: Tier, cluster: usize, problem: &Problem) -> Plan {
@@ -218,11 +324,12 @@ impl Cut {
             chunks: self.chunks,
             lanes: WARP_LANES,
             threads: self.chunks.div_ceil(cluster) * WARP_LANES,
-            cluster,
+            row_blocks: cluster,
             blocks: problem.rows * cluster,
             slots: 0,
-            stage_offset: None,
+            stage_offset: 0,
             shared_bytes: 0,
+            unit: 1,
         }
     }
 
@@ -234,66 +341,105 @@ impl Cut {
         problem: &Problem,
     ) -> Plan {
         let slots = self.chunks.min(WINDOW_CHUNKS);
-        let fixed = (2 * slots + STREAMING_EXTRA_STATES) * STATE_BYTES;
-        let staged = self.chunks * self.chunk_elements * problem.dtype.size_in_bytes();
-        let fits = fixed + staged <= device.shared_bytes_per_block;
+        let staged = self.staged(slots, self.chunks, device.shared_bytes_per_block, problem);
         Plan {
             tier,
-            residency: if fits {
-                Residency::SharedMemory
-            } else {
-                Residency::Reread
-            },
+            blocks: problem.rows.min(device.max_blocks),
+            ..self.streaming(warps, slots, staged.unwrap_or(0), problem)
+        }
+    }
+
+    /// What the plans of blocks that stream have in common: one block a row.
+    fn streaming(&self, warps: usize, slots: usize, staged: usize, problem: &Problem) -> Plan {
+        let stage_offset = (2 * slots + STREAMING_EXTRA_STATES) * STATE_BYTES;
+        Plan {
+            tier: Tier::Block,
+            residency: Residency::SharedMemory { staged },
             vectors: self.shape.vectors,
             chunks: self.chunks,
             lanes: WARP_LANES,
             threads: warps * WARP_LANES,
-            cluster: 1,
-            blocks: problem.rows.min(device.max_blocks),
+            row_blocks: 1,
+            blocks: 1,
             slots,
-            stage_offset: fits.then_some(fixed),
-            shared_bytes: if fits { fixed + staged } else { fixed },
+            stage_offset,
+            shared_bytes: stage_offset + staged * self.chunk_bytes(problem),
+            unit: 1,
         }
     }
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = match self.residency {
-            Residency::Registers => "registers",
-            Residency::SharedMemory => "shared memory",
-            Residency::Reread => "global memory",
-        };
         write!(
             f,
-            "{} tier: {} chunk(s) of {} lanes of {} vector(s), row held in {held} by {} block(s); {} blocks of {} threads, {} bytes of shared memory",
+            "{} tier: {} chunk(s) of {} lanes of {} vector(s), {} block(s) a row, ",
             self.tier.name(),
             self.chunks,
             self.lanes,
             self.vectors,
-            self.cluster,
-            self.blocks,
-            self.threads,
-            self.shared_bytes,
+            self.row_blocks,
+        )?;
+        match self.residency {
+            Residency::Registers => write!(f, "held in registers; ")?,
+            Residency::SharedMemory { staged } => {
+                write!(f, "{staged} chunk(s) a block held in shared memory; ")?
+            }
+        }
+        write!(
+            f,
+            "{} blocks of {} threads, {} bytes of shared memory",
+            self.blocks, self.threads, self.shared_bytes,
         )
     }
 }
 
+/// What tests and measurements force on the plans of a thread.
+#[derive(Debug, Clone, Copy)]
+struct Forced {
+    tier: Option<Tier>,
+    limits: Option<DeviceLimits>,
+}
+
 thread_local! {
-    static FORCED: Cell<Option<Tier>> = const { Cell::new(None) };
+    static FORCED: Cell<Forced> = const { Cell::new(Forced { tier: None, limits: None }) };
 }
 
 /// Runs `f` with every plan made on this thread forced onto `tier`: for tests and measurements. The
 /// results have the same bits on every tier.
 pub fn with_tier<R>(tier: Tier, f: impl FnOnce() -> R) -> R {
+    let tier = Some(tier);
+    with_forced(
+        Forced {
+            tier,
+            ..FORCED.get()
+        },
+        f,
+    )
+}
+
+/// Runs `f` with every plan made on this thread made for a device of these limits, which must be ones
+/// that the device has or exceeds: for tests of what devices differ in. The results have the same bits.
+pub fn with_limits<R>(limits: DeviceLimits, f: impl FnOnce() -> R) -> R {
+    let limits = Some(limits);
+    with_forced(
+        Forced {
+            limits,
+            ..FORCED.get()
+        },
+        f,
+    )
+}
+
+fn with_forced<R>(forced: Forced, f: impl FnOnce() -> R) -> R {
     /// Restores what was forced before, also when `f` panics.
-    struct Restore(Option<Tier>);
+    struct Restore(Forced);
     impl Drop for Restore {
         fn drop(&mut self) {
             FORCED.set(self.0);
         }
     }
-    let _restore = Restore(FORCED.replace(Some(tier)));
+    let _restore = Restore(FORCED.replace(forced));
     f()
 }
 
@@ -348,34 +494,41 @@ mod tests {
 
     #[test]
     fn every_tier_and_residency_is_reached() {
-        let reached: Vec<_> = [16, 1024, 4096, 16384, 131_072, 140_000, 16_777_216]
+        let reached: Vec<_> = [16, 1024, 4096, 16384, 131_072, 262_144, 262_145, 16_777_216]
             .into_iter()
             .map(|width| {
                 let p = problem(Op::Softmax, DType::BF16, 64, width);
                 let plan = Plan::select(&p, &DeviceLimits::H200).unwrap();
-                (plan.tier, plan.residency, plan.cluster)
+                (plan.tier, plan.row_blocks)
             })
             .collect();
-        let f32_staged = problem(Op::Softmax, DType::F32, 64, 30_000);
         let no_clusters = DeviceLimits {
             max_cluster: 1,
             ..DeviceLimits::H200
         };
-        let staged = Plan::select(&f32_staged, &no_clusters).unwrap();
+        let staged = problem(Op::Softmax, DType::F32, 640, 30_000);
+        let staged = Plan::select(&staged, &no_clusters).unwrap();
         assert_eq!(
             (staged.tier, staged.residency),
-            (Tier::Block, Residency::SharedMemory)
+            (Tier::Block, Residency::SharedMemory { staged: 30 })
+        );
+        let sum = problem(Op::Sum, DType::F32, 640, 1_000_000);
+        let sum = Plan::select(&sum, &DeviceLimits::H200).unwrap();
+        assert_eq!(
+            (sum.tier, sum.residency),
+            (Tier::Block, Residency::SharedMemory { staged: 0 })
         );
         assert_eq!(
             reached,
             [
-                (Tier::Warp, Residency::Registers, 1),
-                (Tier::Warp, Residency::Registers, 1),
-                (Tier::Block, Residency::Registers, 1),
-                (Tier::Cluster, Residency::Registers, 2),
-                (Tier::Cluster, Residency::Registers, 8),
-                (Tier::Block, Residency::Reread, 1),
-                (Tier::Block, Residency::Reread, 1),
+                (Tier::Warp, 1),
+                (Tier::Warp, 1),
+                (Tier::Block, 1),
+                (Tier::Cluster, 2),
+                (Tier::Cluster, 8),
+                (Tier::Cluster, 16),
+                (Tier::SplitK, 4),
+                (Tier::SplitK, 264),
             ]
         );
     }
@@ -410,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_shared_memory_makes_the_row_be_read_again() {
+    fn what_does_not_fit_in_shared_memory_is_read_again() {
         let p = problem(Op::RmsNorm { eps: 1e-6 }, DType::F32, 8, 30000);
         let large = DeviceLimits {
             max_cluster: 1,
@@ -420,11 +573,12 @@ mod tests {
             shared_bytes_per_block: 48 * 1024,
             ..large
         };
-        let plan = Plan::select(&p, &large).unwrap();
-        assert_eq!(plan.residency, Residency::SharedMemory);
+        let on_block = |device| with_tier(Tier::Block, || Plan::select(&p, device).unwrap());
+        let plan = on_block(&large);
+        assert_eq!(plan.residency, Residency::SharedMemory { staged: 30 });
         assert!(plan.shared_bytes <= large.shared_bytes_per_block);
-        let plan = Plan::select(&p, &small).unwrap();
-        assert_eq!(plan.residency, Residency::Reread);
+        let plan = on_block(&small);
+        assert_eq!(plan.residency, Residency::SharedMemory { staged: 9 });
         assert!(plan.shared_bytes <= small.shared_bytes_per_block);
     }
 

@@ -80,10 +80,23 @@ pub enum RowResult {
 
 impl Op {
     /// Every op, with options that have a value; for tables and tests.
-    pub const ALL: [Op; 8] = [
+    pub const ALL: [Op; 21] = [
         Op::Sum,
+        Op::Mean,
+        Op::Prod,
         Op::Max,
+        Op::Min,
+        Op::MinMax,
+        Op::AbsMax,
         Op::ArgMax,
+        Op::ArgMin,
+        Op::Any,
+        Op::All,
+        Op::NormL1,
+        Op::NormL2,
+        Op::MeanOfSquares,
+        Op::Var { correction: 1 },
+        Op::Std { correction: 0 },
         Op::LogSumExp,
         Op::Softmax,
         Op::LogSoftmax,

@@ -16,8 +16,11 @@ pub const WARP_LANES: usize = 32;
 /// or two of them fill a multiprocessor, and all its warps wait at the same barrier.
 pub const MAX_RESIDENT_WARPS: usize = 8;
 
-/// Blocks of a cluster at most: what every sm_90 device allows without asking.
-pub const MAX_CLUSTER_BLOCKS: usize = 8;
+/// Blocks of a cluster at most. Every sm_90 device runs 8; for 16 it is asked.
+pub const MAX_CLUSTER_BLOCKS: usize = 16;
+
+/// Blocks of a cluster up to which softmax keeps 32 elements a lane (see [`chunk_shape`]).
+const USUAL_CLUSTER_BLOCKS: usize = 8;
 
 /// Warps of a block of the warp tier, each with rows of its own.
 pub const MAX_WARP_TIER_WARPS: usize = 8;
@@ -28,6 +31,24 @@ pub const MAX_STREAMING_WARPS: usize = 8;
 /// Chunk states a streaming block keeps before it joins them: the two upper levels of the canonical
 /// fold, 32 groups of 32 chunks.
 pub const WINDOW_CHUNKS: usize = 1024;
+
+/// Blocks of the split-K tier that a multiprocessor holds at once from sm_90 on; 1 before.
+pub const SPLIT_K_BLOCKS: usize = 2;
+
+/// Teams of blocks that may share rows at once on the split-K tier.
+pub const MAX_TEAMS: usize = 256;
+
+/// Bytes of the counters of a team.
+pub const TEAM_BYTES: usize = 128;
+
+/// Bytes of a stream's workspace: counters, and the states that teams publish.
+pub const WORKSPACE_BYTES: usize = 8 << 20;
+
+/// Chunk states that a team publishes as they are, at most. Of longer rows it publishes those of
+/// groups of 32 chunks: every block reads all of them, and with more than so many that costs more
+/// than the second step of joining (estimated: 4096 states of 8 bytes are some 0.5 us of a block's
+/// share of the L2).
+pub const MAX_CHUNK_UNITS: usize = 4096;
 
 /// Shared-memory bytes reserved for a state; the largest of the shipped ops needs as many.
 pub const STATE_BYTES: usize = 32;
@@ -57,16 +78,21 @@ pub struct ChunkShape {
 /// blocks share them: at (16384, 16384) bf16 layer norm went from 0.86 of copy speed to 0.99,
 /// logsumexp from 0.65 to 0.91, at (4096, 65536) layer norm from 0.71 to 0.86. Not so softmax, which
 /// keeps 32 f32 exponentials a lane and would keep 64 (0.97 against 0.96 at 16384, 0.92 against
-/// 0.88 at 32768), until a cluster of [`MAX_CLUSTER_BLOCKS`] is full.
+/// 0.88 at 32768), until a cluster of 8 blocks is full. Nor u8, whose
+/// kernels spill with 64 elements a lane.
 pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     let row_vectors = width.div_ceil(VECTOR_BYTES / element_bytes);
-    let usual_vectors = if element_bytes == 2 { 4 } else { 8 };
+    let usual_vectors = match element_bytes {
+        1 => 2,
+        2 => 4,
+        _ => 8,
+    };
     let usual_blocks = match op {
-        Op::Softmax => MAX_CLUSTER_BLOCKS,
+        Op::Softmax => USUAL_CLUSTER_BLOCKS,
         _ => 1,
     };
     let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
-    let most_vectors = if row_vectors > usual_most {
+    let most_vectors = if row_vectors > usual_most && element_bytes > 1 {
         8
     } else {
         usual_vectors

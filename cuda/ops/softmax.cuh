@@ -17,7 +17,7 @@ struct SoftmaxBody {
     using Element = T;
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
-    static constexpr int kStateBytes = sizeof(State);
+    static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {4, 5, 5, 2, 2};
 
     InputRows<T> x;
@@ -63,7 +63,7 @@ struct LogSoftmaxBody {
     using Element = T;
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
-    static constexpr int kStateBytes = sizeof(State);
+    static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {3, 4, 4, 2, 2};
 
     InputRows<T> x;

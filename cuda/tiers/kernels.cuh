@@ -16,6 +16,11 @@ struct Geometry {
     int lanes;
     int slots;
     int stage_offset;
+    i64 staged;
+    // Of teams that share a row.
+    unsigned char* workspace;
+    int row_blocks;
+    int unit;
 };
 
 // How many blocks a multiprocessor should hold at once (see Occupancy).
@@ -115,11 +120,54 @@ __global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, 1)
     ctx.warp = threadIdx.x / kWarpSize;
     ctx.warps = blockDim.x / kWarpSize;
     ctx.chunks = g.chunks;
-    ctx.shared = {dynamic_shared, g.slots, g.stage_offset};
+    ctx.end_chunk = g.chunks;
+    ctx.shared = {dynamic_shared, g.slots, g.stage_offset, g.staged};
     for (i64 row = blockIdx.x; row < g.rows; row += gridDim.x) {
         ctx.walks = 0;
         body(Row{row, true}, g.width, ctx);
     }
+}
+
+// Rows of any number of chunks, each shared by a team of blocks. All blocks are resident at once, two
+// a multiprocessor, so that one computes or waits for its team while the other moves data: sums of
+// (2048, 262144) bf16 took 315 us with one block and 236 with the four of the streaming kernel.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kSplitKBlocks = 1;
+#else
+constexpr int kSplitKBlocks = RW_SPLIT_K_BLOCKS;
+#endif
+
+template <class Body, int V>
+__global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, kSplitKBlocks)
+    split_k_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
+    using Ctx = Context<typename Body::Element, V, Ownership::kSplitK, Body::kStateBytes>;
+    RW_DYNAMIC_SHARED(dynamic_shared);
+    Ctx ctx{};
+    ctx.lane = lane_id();
+    ctx.lanes = kWarpSize;
+    ctx.warp = threadIdx.x / kWarpSize;
+    ctx.warps = blockDim.x / kWarpSize;
+    ctx.chunks = g.chunks;
+    ctx.shared = {dynamic_shared, g.slots, g.stage_offset, g.staged};
+    const int teams = gridDim.x / g.row_blocks;
+    const int team = blockIdx.x / g.row_blocks;
+    const i64 units = (g.chunks + g.unit - 1) / g.unit;
+    TeamCounters* counters = reinterpret_cast<TeamCounters*>(g.workspace);
+    ctx.team = {counters + team,
+                g.workspace + RW_MAX_TEAMS * sizeof(TeamCounters) + 2 * team * units * Body::kStateBytes,
+                units,
+                g.unit,
+                g.row_blocks,
+                0};
+    // Whole units, evenly.
+    const i64 place = blockIdx.x % g.row_blocks;
+    ctx.first_chunk = place * units / g.row_blocks * g.unit;
+    ctx.end_chunk = min_of((place + 1) * units / g.row_blocks * g.unit, g.chunks);
+    for (i64 row = team; row < g.rows; row += teams) {
+        ctx.walks = 0;
+        body(Row{row, true}, g.width, ctx);
+    }
+    leave_team(ctx.team);
 }
 
 }  // namespace rowwise

@@ -8,9 +8,12 @@
 
 namespace rowwise {
 
-static_assert(kWindowChunks == RW_WINDOW_CHUNKS && kMaxResidentWarps == RW_MAX_RESIDENT_WARPS &&
+static_assert(sizeof(TeamCounters) == RW_TEAM_BYTES && kWindowChunks == RW_WINDOW_CHUNKS && kMaxResidentWarps == RW_MAX_RESIDENT_WARPS &&
                   kMaxClusterBlocks == RW_MAX_CLUSTER_BLOCKS,
               "the headers and the ABI count alike");
+
+// Blocks of a cluster that every device with clusters runs.
+constexpr int kPortableClusterBlocks = 8;
 
 template <int... Vs>
 struct VectorList {};
@@ -31,6 +34,13 @@ struct Made {
     using Streaming = VectorList<8>;
 };
 template <>
+struct Made<1> {
+    using Warp = VectorList<1, 2>;
+    using Block = VectorList<2>;
+    using Cluster = VectorList<2>;
+    using Streaming = VectorList<2>;
+};
+template <>
 struct Made<2> {
     using Warp = VectorList<1, 2, 4>;
     using Block = VectorList<4, 8>;
@@ -45,6 +55,17 @@ int with_vectors(VectorList<Vs...>, int vectors, F f) {
     static_cast<void>(
         ((vectors == Vs ? (status = f(Vectors<Vs>{}), true) : false) || ...));
     return status;
+}
+
+// The same of a block that streams and keeps `kept` states.
+template <class Body>
+bool streaming_is_sound(const rw_plan& plan, i64 chunk, int warps, i64 kept) {
+    const int fixed = streaming_shared_bytes(plan.slots, Body::kStateBytes);
+    const i64 staged = plan.staged * chunk * static_cast<i64>(sizeof(typename Body::Element));
+    return warps <= RW_MAX_STREAMING_WARPS && plan.lanes == kWarpSize &&
+           plan.slots >= min_of<i64>(kept, kWindowChunks) && plan.staged >= 0 &&
+           plan.stage_offset % kVectorBytes == 0 && plan.stage_offset >= fixed &&
+           plan.shared_bytes >= plan.stage_offset + staged;
 }
 
 // True where the plan stays within what the kernels assume.
@@ -65,19 +86,23 @@ bool plan_is_sound(const rw_plan& plan, i64 rows, i64 width) {
             return plan.chunks == warps && warps <= RW_MAX_RESIDENT_WARPS &&
                    plan.lanes == kWarpSize && plan.blocks == rows;
         case RW_RESIDENT_CLUSTER:
-            return plan.cluster > 1 && plan.cluster <= RW_MAX_CLUSTER_BLOCKS &&
-                   (plan.cluster & (plan.cluster - 1)) == 0 && warps <= RW_MAX_RESIDENT_WARPS &&
-                   plan.chunks <= plan.cluster * warps && plan.lanes == kWarpSize &&
-                   plan.blocks == rows * plan.cluster;
-        case RW_STREAMING: {
-            const int fixed = streaming_shared_bytes(plan.slots, Body::kStateBytes);
-            const i64 staged = plan.chunks * chunk * static_cast<i64>(sizeof(typename Body::Element));
-            return warps <= RW_MAX_STREAMING_WARPS && plan.lanes == kWarpSize &&
-                   plan.slots >= min_of<i64>(plan.chunks, kWindowChunks) &&
-                   plan.shared_bytes >= fixed &&
-                   (plan.stage_offset < 0 ||
-                    (plan.stage_offset % kVectorBytes == 0 && plan.stage_offset >= fixed &&
-                     plan.shared_bytes >= plan.stage_offset + staged));
+            return plan.row_blocks > 1 && plan.row_blocks <= RW_MAX_CLUSTER_BLOCKS &&
+                   (plan.row_blocks & (plan.row_blocks - 1)) == 0 && warps <= RW_MAX_RESIDENT_WARPS &&
+                   plan.chunks <= plan.row_blocks * warps && plan.lanes == kWarpSize &&
+                   plan.blocks == rows * plan.row_blocks;
+        case RW_STREAMING:
+            return streaming_is_sound<Body>(plan, chunk, warps, plan.chunks);
+        case RW_SPLIT_K: {
+            if ((plan.unit != 1 && plan.unit != kWarpSize) || plan.row_blocks < 1 ||
+                plan.blocks % plan.row_blocks != 0 || plan.blocks / plan.row_blocks > RW_MAX_TEAMS) {
+                return false;
+            }
+            const i64 units = (plan.chunks + plan.unit - 1) / plan.unit;
+            const i64 own = (units + plan.row_blocks - 1) / plan.row_blocks * plan.unit;
+            // Chunk states go to the workspace; what a block keeps is those of their groups.
+            const i64 kept = plan.unit == 1 ? (plan.chunks + kWarpSize - 1) / kWarpSize : own;
+            return units >= plan.row_blocks && (plan.unit != 1 || kept <= plan.slots) &&
+                   streaming_is_sound<Body>(plan, chunk, warps, kept);
         }
     }
     return false;
@@ -90,7 +115,16 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
     if (!plan_is_sound<Body>(plan, rows, width)) {
         return RW_BAD_PLAN;
     }
-    const Geometry geometry = {rows, width, plan.chunks, plan.lanes, plan.slots, plan.stage_offset};
+    const Geometry geometry = {rows,
+                               width,
+                               plan.chunks,
+                               plan.lanes,
+                               plan.slots,
+                               plan.stage_offset,
+                               plan.staged,
+                               static_cast<unsigned char*>(plan.workspace),
+                               plan.row_blocks,
+                               plan.unit};
     const auto start = [&](auto* kernel) -> int {
         if (dry_run) {
             return RW_OK;
@@ -107,11 +141,25 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
         config.blockDim = dim3(static_cast<unsigned>(plan.threads));
         config.dynamicSmemBytes = static_cast<size_t>(plan.shared_bytes);
         config.stream = static_cast<cudaStream_t>(stream);
-        cudaLaunchAttribute cluster;
-        cluster.id = cudaLaunchAttributeClusterDimension;
-        cluster.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
-        config.attrs = &cluster;
-        config.numAttrs = plan.ownership == RW_RESIDENT_CLUSTER ? 1 : 0;
+        cudaLaunchAttribute attribute;
+        config.attrs = &attribute;
+        if (plan.ownership == RW_RESIDENT_CLUSTER) {
+            attribute.id = cudaLaunchAttributeClusterDimension;
+            attribute.val.clusterDim = {static_cast<unsigned>(plan.row_blocks), 1, 1};
+            config.numAttrs = 1;
+            if (plan.row_blocks > kPortableClusterBlocks) {
+                const cudaError_t allowed =
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+                if (allowed != cudaSuccess) {
+                    return allowed;
+                }
+            }
+        } else if (plan.ownership == RW_SPLIT_K) {
+            // All blocks resident at once, or a refusal.
+            attribute.id = cudaLaunchAttributeCooperative;
+            attribute.val.cooperative = 1;
+            config.numAttrs = 1;
+        }
         return cudaLaunchKernelEx(&config, kernel, body, geometry);
     };
     switch (plan.ownership) {
@@ -130,6 +178,10 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
         case RW_STREAMING:
             return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
                 return start(streaming_kernel<Body, decltype(v)::kCount>);
+            });
+        case RW_SPLIT_K:
+            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+                return start(split_k_kernel<Body, decltype(v)::kCount>);
             });
     }
     return RW_BAD_PLAN;

@@ -4,38 +4,98 @@
 //! 34 us, max 49, argmax 153, rms norm 183, layer norm 271, logsumexp 253, softmax 456 (with the
 //! first touch of their results, where these are rows; 2026-11-29, 2-core x86-64 VM).
 
+mod extrema;
+mod fold;
+mod moments;
 mod norm;
-mod reduce;
 mod softmax;
+mod squares;
 #[cfg(test)]
 mod tests;
 
 use candle_core::{CpuStorage, Error, Result, WithDType};
 
 use crate::engine::isa::{with_best_isa, Isa};
-use crate::engine::{self, Element, Float, Output, RowBody, Starts};
-use crate::problem::{Op, Problem, RowResult};
+use crate::engine::{self, Element, Number, Output, RowBody, Starts};
+use crate::problem::{check_dtype, Op, Problem, RowResult};
+use extrema::{Largest, LargestMagnitude, Smallest};
 
-/// A float dtype: what candle stores, the engine folds and emits.
-trait Dtype: WithDType + Element<Acc = Self::Accumulator> + Output<Self::Accumulator> {
+/// A dtype: what candle stores, the engine folds and emits.
+trait Stored: WithDType + Element<Acc: Canonical> + Output<Self::Acc> {
+    /// What sums and products of it are: `i64` of an integer.
+    type Total: WithDType + Output<Self::Acc>;
+}
+
+/// A float dtype.
+trait Dtype: Stored<Acc = Self::Accumulator, Total = Self> + Element<Acc = Self::Accumulator> {
     /// `f32` for the types up to 32 bits, else `f64`.
-    type Accumulator: norm::Range + Float + Element<Acc = Self::Accumulator>;
+    type Accumulator: norm::Range + Canonical + Element<Acc = Self::Accumulator>;
 }
 
-impl Dtype for half::f16 {
-    type Accumulator = f32;
-}
-impl Dtype for half::bf16 {
-    type Accumulator = f32;
-}
-impl Dtype for f32 {
-    type Accumulator = f32;
-}
-impl Dtype for f64 {
-    type Accumulator = f64;
+macro_rules! dtypes {
+    (floats: $($float:ty: $acc:ty),+; integers: $($integer:ty),+) => {
+        $(
+            impl Stored for $float {
+                type Total = $float;
+            }
+
+            impl Dtype for $float {
+                type Accumulator = $acc;
+            }
+        )+
+        $(
+            impl Stored for $integer {
+                type Total = i64;
+            }
+        )+
+    };
 }
 
-/// Runs a problem on `x`, with its side inputs in the order of [`Op::sides`].
+dtypes!(
+    floats: half::f16: f32, half::bf16: f32, f32: f32, f64: f64;
+    integers: u8, u32, i16, i32, i64
+);
+
+/// A number as the result that it is.
+trait Canonical: Number {
+    /// The number itself; a NaN with the same bits whatever NaN made it.
+    fn canonical(self) -> Self;
+}
+
+macro_rules! canonical {
+    ($($t:ty: $value:ident => $canonical:expr;)+) => {$(
+        impl Canonical for $t {
+            #[inline(always)]
+            fn canonical(self) -> Self {
+                let $value = self;
+                $canonical
+            }
+        }
+    )+};
+}
+
+canonical!(
+    f32: v => if v.is_nan() { f32::NAN } else { v };
+    f64: v => if v.is_nan() { f64::NAN } else { v };
+    i64: v => v;
+);
+
+/// A body without options for elements `T`.
+macro_rules! plain_body {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        pub(super) struct $name<T>(std::marker::PhantomData<fn(T)>);
+
+        impl<T> $name<T> {
+            pub(super) fn new() -> Self {
+                $name(std::marker::PhantomData)
+            }
+        }
+    };
+}
+use plain_body;
+
+/// Runs a problem that is not empty on `x`, with its side inputs in the order of [`Op::sides`].
 ///
 /// # Errors
 /// Where a storage is not of the problem's dtype or ends before the problem's last element, and
@@ -52,40 +112,63 @@ fn run_on<I: Isa>(
     sides: &[&CpuStorage],
 ) -> Result<CpuStorage> {
     match x {
-        CpuStorage::F16(x) => run_t(isa, problem, x, sides),
-        CpuStorage::BF16(x) => run_t(isa, problem, x, sides),
-        CpuStorage::F32(x) => run_t(isa, problem, x, sides),
-        CpuStorage::F64(x) => run_t(isa, problem, x, sides),
+        CpuStorage::F16(x) => run_float(isa, problem, x, sides),
+        CpuStorage::BF16(x) => run_float(isa, problem, x, sides),
+        CpuStorage::F32(x) => run_float(isa, problem, x, sides),
+        CpuStorage::F64(x) => run_float(isa, problem, x, sides),
+        CpuStorage::U8(x) => run_any(isa, problem, x),
+        CpuStorage::U32(x) => run_any(isa, problem, x),
+        CpuStorage::I16(x) => run_any(isa, problem, x),
+        CpuStorage::I32(x) => run_any(isa, problem, x),
+        CpuStorage::I64(x) => run_any(isa, problem, x),
         _ => Err(unsupported(problem)),
     }
 }
 
 fn unsupported(problem: &Problem) -> Error {
-    crate::Error::UnsupportedDType {
-        op: problem.op.name(),
-        dtype: problem.dtype,
-        shape: problem.shape.clone(),
-        supported: "f16, bf16, f32, f64",
+    match check_dtype(problem.op, problem.dtype, &problem.shape) {
+        Err(err) => err.into(),
+        Ok(()) => Error::Msg(format!("{}: no kernel", problem.op.name())).bt(),
     }
-    .into()
 }
 
-fn run_t<I: Isa, T: Dtype>(
+/// The ops that take integers as well as floats.
+fn run_any<I: Isa, T: Stored>(isa: I, problem: &Problem, x: &[T]) -> Result<CpuStorage> {
+    let launch = Launch::new(isa, problem, x)?;
+    match problem.op {
+        Op::Sum => launch.fold::<fold::Sum>(),
+        Op::Prod => launch.fold::<fold::Prod>(),
+        Op::Max => launch.fold::<fold::Extreme<Largest>>(),
+        Op::Min => launch.fold::<fold::Extreme<Smallest>>(),
+        Op::MinMax => launch.fold::<fold::BothEnds>(),
+        Op::ArgMax => launch.run(&extrema::Arg::<T, Largest>::new()),
+        Op::ArgMin => launch.run(&extrema::Arg::<T, Smallest>::new()),
+        Op::Any => launch.fold::<fold::Any>(),
+        Op::All => launch.fold::<fold::All>(),
+        _ => Err(unsupported(problem)),
+    }
+}
+
+/// All ops.
+fn run_float<I: Isa, T: Dtype>(
     isa: I,
     problem: &Problem,
     x: &[T],
     sides: &[&CpuStorage],
 ) -> Result<CpuStorage> {
-    if problem.width == 0 {
-        return empty_axis::<T>(problem);
+    if problem.op.takes_integers() {
+        return run_any(isa, problem, x);
     }
-    check_extent(problem, x.len())?;
     let side = |i| side::<T>(problem, sides, i);
-    let launch = Launch { isa, problem, x };
+    let launch = Launch::new(isa, problem, x)?;
     match problem.op {
-        Op::Sum => launch.run(&reduce::Sum::new()),
-        Op::Max => launch.run(&reduce::Max::new()),
-        Op::ArgMax => launch.run(&reduce::ArgMax::new()),
+        Op::Mean => launch.run(&moments::Mean::new()),
+        Op::AbsMax => launch.fold::<fold::Extreme<LargestMagnitude>>(),
+        Op::NormL1 => launch.fold::<fold::NormL1>(),
+        Op::NormL2 => launch.run(&squares::NormL2::new()),
+        Op::MeanOfSquares => launch.run(&squares::MeanOfSquares::new()),
+        Op::Var { correction } => launch.run(&moments::Spread::variance(correction)),
+        Op::Std { correction } => launch.run(&moments::Spread::deviation(correction)),
         Op::LogSumExp => launch.run(&softmax::LogSumExp::new()),
         Op::Softmax => launch.run(&softmax::Softmax::new()),
         Op::LogSoftmax => launch.run(&softmax::LogSoftmax::new()),
@@ -100,25 +183,6 @@ fn run_t<I: Isa, T: Dtype>(
         }),
         _ => Err(unsupported(problem)),
     }
-}
-
-/// Reductions over an axis without elements, and row ops that emit nothing.
-fn empty_axis<T: Dtype>(problem: &Problem) -> Result<CpuStorage> {
-    let len = problem.output_len();
-    Ok(match (problem.op.result(), problem.op.empty_value()) {
-        (RowResult::Scalar | RowResult::Pair, Some(value)) => {
-            T::to_cpu_storage_owned(vec![T::from_f64(value); len])
-        }
-        (RowResult::Scalar | RowResult::Pair, None) => {
-            return Err(crate::Error::EmptyAxis {
-                op: problem.op.name(),
-                dim: problem.shape.rank().saturating_sub(1),
-                shape: problem.shape.clone(),
-            }
-            .into())
-        }
-        (RowResult::Row, _) => T::to_cpu_storage_owned(Vec::new()),
-    })
 }
 
 /// The last element of the last row must lie in the storage.
@@ -178,7 +242,16 @@ struct Launch<'a, I, T> {
     x: &'a [T],
 }
 
-impl<I: Isa, T: Dtype> Launch<'_, I, T> {
+impl<'a, I: Isa, T: Stored> Launch<'a, I, T> {
+    fn new(isa: I, problem: &'a Problem, x: &'a [T]) -> Result<Self> {
+        check_extent(problem, x.len())?;
+        Ok(Launch { isa, problem, x })
+    }
+
+    fn fold<F: fold::Fold<T>>(&self) -> Result<CpuStorage> {
+        self.run(&fold::Folded::<T, F>::new())
+    }
+
     fn run<B>(&self, body: &B) -> Result<CpuStorage>
     where
         B: RowBody<Element = T>,
@@ -200,6 +273,9 @@ impl<I: Isa, T: Dtype> Launch<'_, I, T> {
             },
         };
         match engine::launch_vec(self.isa, body, &input) {
+            Ok(output) if self.problem.op.result() == RowResult::Pair => {
+                Ok(B::Output::to_cpu_storage_owned(planes(&output)))
+            }
             Ok(output) => Ok(B::Output::to_cpu_storage_owned(output)),
             Err(err) => candle_core::bail!(
                 "{}: no memory for the result of shape {:?}: {err}",
@@ -208,4 +284,10 @@ impl<I: Isa, T: Dtype> Launch<'_, I, T> {
             ),
         }
     }
+}
+
+/// Two results per row as two planes: the first ones of all rows, then the second ones.
+fn planes<U: Copy>(pairs: &[U]) -> Vec<U> {
+    let plane = |i| pairs.iter().skip(i).step_by(2);
+    plane(0).chain(plane(1)).copied().collect()
 }

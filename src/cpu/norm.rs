@@ -4,11 +4,11 @@
 //! squares have been lost below the smallest normal number, is the row computed again, scaled by a
 //! power of two that brings its largest magnitude near 1; eps is scaled along.
 
+use super::extrema::{row_extreme, LargestMagnitude};
+use super::moments::moments;
+use super::squares::sum_of_squares;
 use super::Dtype;
-use crate::engine::{
-    load, pjoin, reduce, reduce_into, AbsMax, Context, Float, MinMax, Number, ReduceOp, Row,
-    RowBody, Sum, SumOfSquares,
-};
+use crate::engine::{load, reduce, Context, Float, Number, Row, RowBody};
 
 /// What the accumulators' ranges mean for sums of squares.
 pub(super) trait Range: Float {
@@ -48,22 +48,22 @@ fn scale_for(magnitude: f64, max_scale: i32) -> f64 {
 
 /// One go at a row: as it is, or scaled.
 #[derive(Clone, Copy)]
-struct Attempt<A> {
+pub(super) struct Attempt<A> {
     /// What each value is multiplied by: a power of two, 1 in a plain attempt.
-    scale: A,
+    pub(super) scale: A,
     last: bool,
 }
 
 impl<A: Range> Attempt<A> {
     #[inline(always)]
-    fn plain() -> Self {
+    pub(super) fn plain() -> Self {
         Attempt {
             scale: A::ONE,
             last: false,
         }
     }
 
-    fn scaled(scale: A) -> Self {
+    pub(super) fn scaled(scale: A) -> Self {
         Attempt { scale, last: true }
     }
 
@@ -80,22 +80,19 @@ impl<A: Range> Attempt<A> {
     /// True where the mean square has lost nothing to overflow or underflow, or nothing better can
     /// be had.
     #[inline(always)]
-    fn holds(&self, mean_square_and_eps: f64) -> bool {
+    pub(super) fn holds(&self, mean_square_and_eps: f64) -> bool {
         self.last || (A::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&mean_square_and_eps)
     }
 }
 
 /// The largest magnitude of a row, as the scale that it asks for.
 #[cold]
-fn row_scale<T, C>(row: &mut Row<'_, T, T>, ctx: C) -> T::Accumulator
+pub(super) fn row_scale<T, C>(row: &mut Row<'_, T, T>, ctx: C) -> T::Accumulator
 where
     T: Dtype,
     C: Context,
 {
-    let max = reduce_into(row, ctx, AbsMax::<T::Accumulator>::identity(), |max, x| {
-        max.accumulate(x)
-    });
-    let magnitude = pjoin(max, ctx).value().to_f64();
+    let magnitude = row_extreme::<LargestMagnitude, _, _, _>(row, ctx).to_f64();
     T::Accumulator::from_f64(scale_for(magnitude, T::Accumulator::MAX_SCALE))
 }
 
@@ -118,15 +115,8 @@ impl<T: Dtype> RowBody for RmsNorm<'_, T> {
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
         let mut attempt = Attempt::plain();
         let rstd = loop {
-            let scale = attempt.scale;
-            let squares = reduce_into(
-                row,
-                ctx,
-                SumOfSquares::<T::Accumulator>::identity(),
-                #[inline(always)]
-                |squares, x| squares.accumulate(&x.map(|x| x.mul(scale))),
-            );
-            let mean = pjoin(squares, ctx).value().to_f64() / row.axis_size() as f64;
+            let squares = sum_of_squares(row, ctx, attempt.scale);
+            let mean = squares.to_f64() / row.axis_size() as f64;
             let mean_and_eps = mean + attempt.scaled_eps(self.eps);
             if attempt.holds(mean_and_eps) {
                 break T::Accumulator::from_f64(mean_and_eps.sqrt().recip());
@@ -168,38 +158,10 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
     /// corrected by that.
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let width = row.axis_size() as f64;
         let mut attempt = Attempt::plain();
         let (mean, residual, rstd) = loop {
-            let scale = attempt.scale;
-            let sum = reduce_into(
-                row,
-                ctx,
-                Sum::<T::Accumulator>::identity(),
-                #[inline(always)]
-                |sum, x| sum.accumulate(&x.map(|x| x.mul(scale))),
-            );
-            let mean = T::Accumulator::from_f64(pjoin(sum, ctx).value().to_f64() / width);
-            let (residuals, squares) = reduce_into(
-                row,
-                ctx,
-                (
-                    Sum::<T::Accumulator>::identity(),
-                    SumOfSquares::<T::Accumulator>::identity(),
-                ),
-                #[inline(always)]
-                |(residuals, squares), x| {
-                    let deviation = x.map(|x| x.mul(scale).sub(mean));
-                    residuals.accumulate(&deviation);
-                    squares.accumulate(&deviation);
-                },
-            );
-            let residual = pjoin(residuals, ctx).value().to_f64() / width;
-            let mean_square = pjoin(squares, ctx).value().to_f64() / width;
-            // A NaN stays one: `max` would take the 0.
-            let variance = mean_square - residual * residual;
-            let variance = if variance < 0.0 { 0.0 } else { variance };
-            let variance_and_eps = variance + attempt.scaled_eps(self.eps);
+            let moments = moments(row, ctx, attempt.scale);
+            let variance_and_eps = moments.variance + attempt.scaled_eps(self.eps);
             if attempt.holds(variance_and_eps) {
                 // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
                 // deviations: a finite factor keeps their products 0.
@@ -208,12 +170,10 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
                 // Not `min`, which would turn a NaN into the largest number.
                 let rstd = if rstd > largest { largest } else { rstd };
                 let rstd = T::Accumulator::from_f64(rstd);
-                // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
-                let noise = mean.to_f64() * T::Accumulator::TWO_ULP;
-                let noise_only = mean_square > 0.0 && mean_square <= noise * noise;
-                let constant = noise_only && is_constant(row, ctx);
+                let constant = moments.of_constant(row, ctx);
                 let rstd = if constant { T::Accumulator::ZERO } else { rstd };
-                break (mean, T::Accumulator::from_f64(residual), rstd);
+                let residual = T::Accumulator::from_f64(moments.residual);
+                break (moments.mean, residual, rstd);
             }
             attempt = Attempt::scaled(row_scale(row, ctx));
         };
@@ -235,15 +195,4 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
             },
         );
     }
-}
-
-/// True where all values of the row are equal.
-#[cold]
-#[inline(never)]
-fn is_constant<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> bool {
-    let ends = reduce_into(row, ctx, MinMax::<T::Accumulator>::identity(), |ends, x| {
-        ends.accumulate(x)
-    });
-    let ends = pjoin(ends, ctx);
-    ends.min() == ends.max()
 }

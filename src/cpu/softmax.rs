@@ -5,10 +5,8 @@
 //! of -inf `-inf - -inf`, all of them NaN for the whole row; an -inf beside finite values has
 //! `exp(-inf) = 0` exactly.
 
-use std::marker::PhantomData;
-
-use super::reduce::{finish, plain_body, row_max};
-use super::Dtype;
+use super::extrema::row_max;
+use super::{plain_body, Canonical, Dtype};
 use crate::engine::{
     self, once, pjoin, reduce, reduce_into, stage_into, Context, Float, Number, ReduceOp, Row,
     RowBody,
@@ -122,6 +120,6 @@ impl<T: Dtype> RowBody for LogSumExp<T> {
             let sum = sum_exp(row, ctx, max);
             T::Accumulator::from_f64(max.to_f64() + sum.to_f64().ln())
         };
-        once(row, ctx, || engine::round(ctx, finish(result)));
+        once(row, ctx, || engine::round(ctx, result.canonical()));
     }
 }

@@ -11,41 +11,40 @@ use half::{bf16, f16};
 
 use super::launch::{self, Addresses};
 use super::result;
-use crate::plan::{DeviceLimits, Plan};
+use crate::plan::{DeviceLimits, Plan, Tier};
 use crate::problem::Problem;
+use crate::tuning::{MAX_TEAMS, TEAM_BYTES, WORKSPACE_BYTES};
 
-/// How ops on CPU tensors run inside [`with`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostRun {
-    /// What the order of the threads, and when sent bytes arrive, are drawn from.
-    pub seed: u64,
-    /// The device that plans are made for.
-    pub limits: DeviceLimits,
-}
+/// The device that plans are made for, but where [`plan::with_limits`](crate::plan::with_limits) names
+/// another: an H200 with few multiprocessors, since all blocks of a team live at once.
+pub const LIMITS: DeviceLimits = DeviceLimits {
+    multiprocessors: 3,
+    ..DeviceLimits::H200
+};
 
 thread_local! {
-    static RUN: Cell<Option<HostRun>> = const { Cell::new(None) };
+    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs `f` with all ops on CPU tensors of this thread going to the kernels, each by the plan of
-/// `run.limits`. A failure names the seed and the call's number, counted from the start of `f`.
-pub fn with<R>(run: HostRun, f: impl FnOnce() -> R) -> R {
+/// Runs `f` with all ops on CPU tensors of this thread going to the kernels, the order of their threads
+/// drawn from `seed`. A failure names the seed and the call's number, counted from the start of `f`.
+pub fn with<R>(seed: u64, f: impl FnOnce() -> R) -> R {
     /// Restores what was before, also when `f` panics.
-    struct Restore(Option<HostRun>, u64);
+    struct Restore(Option<u64>, u64);
     impl Drop for Restore {
         fn drop(&mut self) {
-            RUN.set(self.0);
+            SEED.set(self.0);
             CALLS.set(self.1);
         }
     }
-    let _restore = Restore(RUN.replace(Some(run)), CALLS.replace(0));
+    let _restore = Restore(SEED.replace(Some(seed)), CALLS.replace(0));
     f()
 }
 
-/// How ops run on this thread, if [`with`] says so: to be handed on to threads that a test starts.
-pub fn current() -> Option<HostRun> {
-    RUN.get()
+/// The seed of the innermost [`with`], if any: to be handed on to threads that a test starts.
+pub fn seed() -> Option<u64> {
+    SEED.get()
 }
 
 /// The calls of kernels since the start of the innermost [`with`].
@@ -78,31 +77,32 @@ pub(crate) fn run(
     x: &CpuStorage,
     sides: &[&CpuStorage],
 ) -> Option<Result<CpuStorage>> {
-    let run = RUN.get()?;
-    let call = CALLS.get() + 1;
-    CALLS.set(call);
-    Some(run_call(problem, x, sides, run, call))
+    let seed = SEED.get()?;
+    CALLS.set(CALLS.get() + 1);
+    Some(run_call(problem, x, sides, seed))
 }
 
 fn run_call(
     problem: &Problem,
     x: &CpuStorage,
     sides: &[&CpuStorage],
-    run: HostRun,
-    call: u64,
+    seed: u64,
 ) -> Result<CpuStorage> {
-    let plan = Plan::select(problem, &run.limits)?;
+    let plan = Plan::select(problem, &LIMITS)?;
     let call = Call {
         problem,
         plan: &plan,
-        run,
-        call,
+        seed,
     };
     Ok(match problem.output_dtype() {
         DType::F16 => f16::to_cpu_storage_owned(call.run(x, sides)?),
         DType::BF16 => bf16::to_cpu_storage_owned(call.run(x, sides)?),
         DType::F64 => f64::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::U8 => u8::to_cpu_storage_owned(call.run(x, sides)?),
         DType::U32 => u32::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::I16 => i16::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::I32 => i32::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::I64 => i64::to_cpu_storage_owned(call.run(x, sides)?),
         _ => f32::to_cpu_storage_owned(call.run(x, sides)?),
     })
 }
@@ -110,8 +110,7 @@ fn run_call(
 struct Call<'a> {
     problem: &'a Problem,
     plan: &'a Plan,
-    run: HostRun,
-    call: u64,
+    seed: u64,
 }
 
 impl Call<'_> {
@@ -126,11 +125,13 @@ impl Call<'_> {
             y.set_len(len);
         }
         // SAFETY: plain values that the shim keeps.
-        unsafe { rw_host_run_begin(self.run.seed, self.call) };
+        unsafe { rw_host_run_begin(self.seed, CALLS.get()) };
+        let mut workspace = Workspace::of(self.plan);
         let mut addresses = Addresses {
             x: input(x)?,
             sides: [0; 2],
             y: open(y.as_mut_ptr().cast(), bytes, Access::WriteOnce),
+            workspace: workspace.as_mut().map_or(0, Workspace::open),
         };
         for (address, side) in addresses.sides.iter_mut().zip(sides) {
             *address = input(side)?;
@@ -145,7 +146,45 @@ impl Call<'_> {
         launched
             .and_then(|()| result::check(ended, self.problem))
             .map_err(|err| candle_core::Error::msg(format!("{err}\n  plan: {}", self.plan)))?;
+        if !workspace.is_none_or(|w| w.counters_are_zero()) {
+            candle_core::bail!(
+                "the counters of the workspace are not 0 after {}",
+                self.plan
+            );
+        }
         Ok(y)
+    }
+}
+
+/// What a stream's workspace is to a kernel: counters that are 0, then memory that holds anything.
+struct Workspace {
+    words: Vec<u64>,
+}
+
+impl Workspace {
+    const COUNTERS: usize = MAX_TEAMS * TEAM_BYTES / size_of::<u64>();
+
+    fn of(plan: &Plan) -> Option<Self> {
+        (plan.tier == Tier::SplitK).then(|| {
+            let mut words = vec![u64::MAX; WORKSPACE_BYTES / size_of::<u64>()];
+            words[..Self::COUNTERS].fill(0);
+            Workspace { words }
+        })
+    }
+
+    fn open(&mut self) -> u64 {
+        let (counters, states) = self.words.split_at_mut(Self::COUNTERS);
+        let start = counters.as_mut_ptr().cast();
+        open(
+            states.as_mut_ptr().cast(),
+            size_of_val(states),
+            Access::Scratch,
+        );
+        open(start, size_of_val(counters), Access::ReadWrite)
+    }
+
+    fn counters_are_zero(&self) -> bool {
+        self.words[..Self::COUNTERS].iter().all(|word| *word == 0)
     }
 }
 
@@ -154,6 +193,8 @@ impl Call<'_> {
 enum Access {
     Read = 0,
     WriteOnce = 1,
+    ReadWrite = 2,
+    Scratch = 3,
 }
 
 /// Names memory to the shim, and answers its address.

@@ -17,6 +17,8 @@ pub(super) struct Addresses {
     pub x: u64,
     pub sides: [u64; 2],
     pub y: u64,
+    /// The stream's workspace, where the plan needs one.
+    pub workspace: u64,
 }
 
 /// Executes `plan` on `stream`.
@@ -39,6 +41,16 @@ pub(super) unsafe fn launch(
     )
 }
 
+/// Blocks of a cluster that the thread's current device runs: 1 where it has no clusters.
+#[cfg(feature = "cuda")]
+pub(super) fn max_cluster() -> Result<usize> {
+    let mut blocks = 0;
+    // SAFETY: the function writes one number.
+    let status = unsafe { sys::rw_max_cluster(&mut blocks) };
+    result::check_query("the largest cluster", status)?;
+    Ok(usize::try_from(blocks).unwrap_or(0).max(1))
+}
+
 /// Whether a kernel is built for `plan`; needs no GPU.
 #[cfg(test)]
 pub(super) fn has_kernel(problem: &Problem, plan: &Plan) -> Result<()> {
@@ -46,6 +58,7 @@ pub(super) fn has_kernel(problem: &Problem, plan: &Plan) -> Result<()> {
         x: 0,
         sides: [0; 2],
         y: 0,
+        workspace: 0,
     };
     // SAFETY: a dry run launches nothing and follows no address.
     let status = unsafe { call(problem, plan, &addresses, ptr::null_mut(), true) };
@@ -60,23 +73,10 @@ unsafe fn call(
     dry_run: bool,
 ) -> i32 {
     let p = abi_problem(problem, addresses);
-    let plan = abi_plan(plan);
+    let plan = abi_plan(plan, addresses.workspace);
     let dry = i32::from(dry_run);
     // SAFETY (all three): the params live for the call, which copies them into the launch.
     match problem.op {
-        Op::Sum | Op::Max | Op::ArgMax | Op::LogSumExp => {
-            let params = sys::rw_reduce_params {
-                problem: p,
-                plan,
-                reduction: match problem.op {
-                    Op::Sum => sys::rw_reduction::RW_SUM,
-                    Op::Max => sys::rw_reduction::RW_MAX,
-                    Op::ArgMax => sys::rw_reduction::RW_ARGMAX,
-                    _ => sys::rw_reduction::RW_LOGSUMEXP,
-                },
-            };
-            unsafe { sys::rw_reduce(&params, stream, dry) }
-        }
         Op::Softmax | Op::LogSoftmax => {
             let params = sys::rw_softmax_params {
                 problem: p,
@@ -103,7 +103,40 @@ unsafe fn call(
             };
             unsafe { sys::rw_norm(&params, stream, dry) }
         }
-        _ => sys::RW_NO_KERNEL,
+        op => {
+            use sys::rw_reduction as R;
+            let (reduction, correction) = match op {
+                Op::Sum => (R::RW_SUM, 0),
+                Op::Mean => (R::RW_MEAN, 0),
+                Op::Prod => (R::RW_PROD, 0),
+                Op::Max => (R::RW_MAX, 0),
+                Op::Min => (R::RW_MIN, 0),
+                Op::MinMax => (R::RW_MIN_MAX, 0),
+                Op::AbsMax => (R::RW_ABS_MAX, 0),
+                Op::ArgMax => (R::RW_ARGMAX, 0),
+                Op::ArgMin => (R::RW_ARGMIN, 0),
+                Op::Any => (R::RW_ANY, 0),
+                Op::All => (R::RW_ALL, 0),
+                Op::NormL1 => (R::RW_NORM_L1, 0),
+                Op::NormL2 => (R::RW_NORM_L2, 0),
+                Op::MeanOfSquares => (R::RW_MEAN_OF_SQUARES, 0),
+                Op::Var { correction } => (R::RW_VAR, correction),
+                Op::Std { correction } => (R::RW_STD, correction),
+                Op::LogSumExp
+                | Op::Softmax
+                | Op::LogSoftmax
+                | Op::RmsNorm { .. }
+                | Op::LayerNorm { .. } => (R::RW_LOGSUMEXP, 0),
+            };
+            let params = sys::rw_reduce_params {
+                problem: p,
+                plan,
+                reduction,
+                // A correction beyond any axis's length leaves no degree of freedom, as it should.
+                correction: i64::try_from(correction).unwrap_or(i64::MAX),
+            };
+            unsafe { sys::rw_reduce(&params, stream, dry) }
+        }
     }
 }
 
@@ -122,6 +155,11 @@ fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
             DType::F16 => sys::rw_dtype::RW_F16,
             DType::BF16 => sys::rw_dtype::RW_BF16,
             DType::F64 => sys::rw_dtype::RW_F64,
+            DType::U8 => sys::rw_dtype::RW_U8,
+            DType::U32 => sys::rw_dtype::RW_U32,
+            DType::I16 => sys::rw_dtype::RW_I16,
+            DType::I32 => sys::rw_dtype::RW_I32,
+            DType::I64 => sys::rw_dtype::RW_I64,
             // Problem::new takes no other dtype.
             _ => sys::rw_dtype::RW_F32,
         },
@@ -136,23 +174,32 @@ fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
     }
 }
 
-fn abi_plan(plan: &Plan) -> sys::rw_plan {
+fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
     sys::rw_plan {
         ownership: match (plan.tier, plan.residency) {
+            (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
+            (Tier::SplitK, _) => sys::rw_ownership::RW_SPLIT_K,
             (Tier::Warp, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_WARP,
             (Tier::Block, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_BLOCK,
-            (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
-            _ => sys::rw_ownership::RW_STREAMING,
+            (Tier::Warp | Tier::Block, Residency::SharedMemory { .. }) => {
+                sys::rw_ownership::RW_STREAMING
+            }
         },
         vectors: plan.vectors as i32,
         lanes: plan.lanes as i32,
         threads: plan.threads as i32,
-        cluster: plan.cluster as i32,
+        row_blocks: plan.row_blocks as i32,
         blocks: plan.blocks as i32,
         slots: plan.slots as i32,
-        stage_offset: plan.stage_offset.map_or(-1, |offset| offset as i32),
+        stage_offset: plan.stage_offset as i32,
         shared_bytes: plan.shared_bytes as i32,
+        unit: plan.unit as i32,
+        staged: match plan.residency {
+            Residency::Registers => 0,
+            Residency::SharedMemory { staged } => staged as i64,
+        },
         chunks: plan.chunks as i64,
+        workspace: ptr::without_provenance_mut(workspace as usize),
     }
 }
 

@@ -9,6 +9,8 @@ mod launch;
 mod result;
 #[allow(dead_code)] // bindgen declares the whole header
 mod sys;
+#[cfg(feature = "cuda")]
+mod workspace;
 
 #[cfg(feature = "cuda")]
 pub(crate) use device::run;

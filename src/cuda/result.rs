@@ -21,6 +21,19 @@ pub(super) fn check(status: i32, problem: &Problem) -> Result<()> {
     })
 }
 
+/// The error of a question to the device that has failed.
+#[cfg(feature = "cuda")]
+pub(super) fn check_query(asked: &'static str, status: i32) -> Result<()> {
+    if status == sys::RW_OK as i32 {
+        return Ok(());
+    }
+    Err(Error::Query {
+        asked,
+        code: status,
+        message: message(status),
+    })
+}
+
 /// A status in words.
 pub(super) fn message(status: i32) -> String {
     // SAFETY: rw_status_message answers every status with a NUL-terminated string that lives at least

@@ -12,4 +12,7 @@ const _: () = {
     assert!(RW_MAX_STREAMING_WARPS as usize == tuning::MAX_STREAMING_WARPS);
     assert!(RW_WINDOW_CHUNKS as usize == tuning::WINDOW_CHUNKS);
     assert!(RW_STATE_BYTES as usize == tuning::STATE_BYTES);
+    assert!(RW_SPLIT_K_BLOCKS as usize == tuning::SPLIT_K_BLOCKS);
+    assert!(RW_MAX_TEAMS as usize == tuning::MAX_TEAMS);
+    assert!(RW_TEAM_BYTES as usize == tuning::TEAM_BYTES);
 };

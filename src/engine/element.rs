@@ -21,7 +21,7 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
 }
 
 /// An element type that a walk can emit: made of a number of type `A` by one rounding, to nearest,
-/// ties to even.
+/// ties to even; for a narrow integer the nearest that it has.
 pub trait Output<A>: Copy + Default + Send + Sync + 'static {
     #[doc(hidden)]
     fn narrow<I: Isa, const W: usize>(isa: I, from: &[A; W]) -> [Self; W];
@@ -57,6 +57,17 @@ macro_rules! integer_element {
                 let mut to = [0; W];
                 for (to, from) in to.iter_mut().zip(from) {
                     *to = i64::from(*from);
+                }
+                to
+            }
+        }
+
+        impl Output<i64> for $t {
+            #[inline(always)]
+            fn narrow<I: Isa, const W: usize>(_: I, from: &[i64; W]) -> [Self; W] {
+                let mut to = [0; W];
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = (*from).clamp(i64::from($t::MIN), i64::from($t::MAX)) as $t;
                 }
                 to
             }

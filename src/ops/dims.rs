@@ -1,27 +1,90 @@
-//! Runs an op along any dim: the kernels work on the last axis, so another one is moved there.
+//! Runs an op along any dims: the kernels work on the last axis, so others are moved there, and
+//! several are merged into one.
 
-use candle_core::shape::Dim;
-use candle_core::{Result, Tensor, D};
+use candle_core::shape::{Dim, Dims};
+use candle_core::{DType, Error as CandleError, Result, Tensor};
 
 use crate::custom_op::{apply, check};
 use crate::error::Error;
-use crate::problem::Op;
+use crate::problem::{Op, RowResult, INTEGER_DTYPES};
 
-/// A reduction over `dim`, which stays as an axis of length 1 if `keepdim`.
-pub(super) fn reduce<Dm: Dim>(op: Op, x: &Tensor, dim: Dm, keepdim: bool) -> Result<Tensor> {
-    let (x, dim) = dim_last(op, x, dim)?;
-    let y = apply(op, &x, &[])?.squeeze(D::Minus1)?;
-    if keepdim {
-        y.unsqueeze(dim)
-    } else {
-        Ok(y)
+/// A reduction over `dims`, which stay as axes of length 1 if `keepdim`.
+pub(super) fn reduce<Ds: Dims>(op: Op, x: &Tensor, dims: Ds, keepdim: bool) -> Result<Tensor> {
+    debug_assert_eq!(op.result(), RowResult::Scalar);
+    let rows = Rows::new(op, x, dims, keepdim)?;
+    apply(op, &rows.x, &[])?.reshape(rows.result)
+}
+
+/// A reduction with two results over `dims`.
+pub(super) fn reduce_to_pair<Ds: Dims>(
+    op: Op,
+    x: &Tensor,
+    dims: Ds,
+    keepdim: bool,
+) -> Result<(Tensor, Tensor)> {
+    debug_assert_eq!(op.result(), RowResult::Pair);
+    let rows = Rows::new(op, x, dims, keepdim)?;
+    let planes = apply(op, &rows.x, &[])?;
+    let plane = |i| planes.narrow(0, i, 1)?.reshape(rows.result.as_slice());
+    Ok((plane(0)?, plane(1)?))
+}
+
+/// A tensor with the dims to reduce as its last axis.
+struct Rows {
+    x: Tensor,
+    /// The shape that the caller expects of a result.
+    result: Vec<usize>,
+}
+
+impl Rows {
+    /// The dims are merged in the order of the shape, whatever the order in which they are given,
+    /// and the others are left in theirs, which makes the result contiguous. With no dims at all
+    /// every element is a row of its own.
+    fn new<Ds: Dims>(op: Op, x: &Tensor, dims: Ds, keepdim: bool) -> Result<Self> {
+        let mut dims = indexes(op, x, dims)?;
+        let widened = !op.takes_integers() && INTEGER_DTYPES.contains(&x.dtype());
+        let dtype = if widened { DType::F64 } else { x.dtype() };
+        check(op, dtype, x.shape(), &dims)?;
+        dims.sort_unstable();
+        let kept: Vec<usize> = (0..x.rank()).filter(|i| !dims.contains(i)).collect();
+        let sizes = |of: &[usize]| of.iter().map(|i| x.dims()[*i]).collect::<Vec<_>>();
+        let result = if keepdim {
+            let size = |i| if dims.contains(&i) { 1 } else { x.dims()[i] };
+            (0..x.rank()).map(size).collect()
+        } else {
+            sizes(&kept)
+        };
+        let x = if widened { to_f64(x)? } else { x.clone() };
+        let x = last(&x, &kept, &dims)?;
+        let x = match dims.len() {
+            0 => x.unsqueeze(x.rank())?,
+            1 => x,
+            _ => {
+                let (outer, merged) = x.dims().split_at(kept.len());
+                let width = merged.iter().product();
+                x.reshape([outer, &[width]].concat())?
+            }
+        };
+        Ok(Rows { x, result })
     }
+}
+
+/// Integers as f64, for what is computed in fractions.
+fn to_f64(x: &Tensor) -> Result<Tensor> {
+    // Candle's GPU kernels cast i64 to f64, but not the narrow signed integers: our sum of single
+    // elements makes i64 of them.
+    if !x.device().is_cpu() && matches!(x.dtype(), DType::I16 | DType::I32) {
+        return reduce(Op::Sum, x, (), false)?.to_dtype(DType::F64);
+    }
+    x.to_dtype(DType::F64)
 }
 
 /// An op that makes a row of each row along `dim`. The result is contiguous.
 pub(super) fn map<Dm: Dim>(op: Op, x: &Tensor, dim: Dm) -> Result<Tensor> {
-    let (x, dim) = dim_last(op, x, dim)?;
-    let y = apply(op, &x, &[])?;
+    let dim = index(op, x, dim)?;
+    check(op, x.dtype(), x.shape(), &[dim])?;
+    let kept: Vec<usize> = (0..x.rank()).filter(|i| *i != dim).collect();
+    let y = apply(op, &last(x, &kept, &[dim])?, &[])?;
     if dim + 1 == y.rank() {
         return Ok(y);
     }
@@ -31,39 +94,61 @@ pub(super) fn map<Dm: Dim>(op: Op, x: &Tensor, dim: Dm) -> Result<Tensor> {
     y.permute(back)?.contiguous()
 }
 
-/// `x` with `dim` moved to the last place and the others left in their order, and the index of
-/// `dim`. The order of the others makes the result of a reduction contiguous.
-fn dim_last<Dm: Dim>(op: Op, x: &Tensor, dim: Dm) -> Result<(Tensor, usize)> {
-    let dim = index(op, x, dim)?;
-    check(op, x, dim)?;
-    if dim + 1 == x.rank() {
-        return Ok((x.clone(), dim));
+/// `x` with its dims in the order `kept`, then `moved`.
+fn last(x: &Tensor, kept: &[usize], moved: &[usize]) -> Result<Tensor> {
+    let order = [kept, moved].concat();
+    if order.is_sorted() {
+        return Ok(x.clone());
     }
-    let mut order: Vec<usize> = (0..x.rank()).filter(|i| *i != dim).collect();
-    order.push(dim);
-    Ok((x.permute(order)?, dim))
+    x.permute(order)
 }
 
 /// The index that `dim` stands for in the shape of `x`, or our own error if there is none.
 pub(super) fn index<Dm: Dim>(op: Op, x: &Tensor, dim: Dm) -> Result<usize> {
-    use candle_core::Error as E;
-    match dim.to_index(x.shape(), op.name()) {
-        // A Dim of the caller's own making may answer anything.
-        Ok(dim) if dim < x.rank() => Ok(dim),
-        Ok(dim) => Err(out_of_range(op, x, dim as i64)),
-        Err(E::DimOutOfRange { dim, .. }) => Err(out_of_range(op, x, dim.into())),
-        Err(E::WithBacktrace { inner, .. }) if matches!(*inner, E::DimOutOfRange { .. }) => {
-            let dim = match *inner {
-                E::DimOutOfRange { dim, .. } => dim,
-                _ => 0,
-            };
-            Err(out_of_range(op, x, dim.into()))
-        }
-        Err(other) => Err(other),
-    }
+    let index = dim.to_index(x.shape(), op.name());
+    in_range(op, x, index.map_err(|err| own_error(op, x, err))?)
 }
 
-fn out_of_range(op: Op, x: &Tensor, dim: i64) -> candle_core::Error {
+/// The indexes that `dims` stand for in the shape of `x`, each of them once.
+fn indexes<Ds: Dims>(op: Op, x: &Tensor, dims: Ds) -> Result<Vec<usize>> {
+    let dims = dims.to_indexes_internal(x.shape(), op.name());
+    let dims = dims.map_err(|err| own_error(op, x, err))?;
+    for (i, &dim) in dims.iter().enumerate() {
+        in_range(op, x, dim)?;
+        if dims[..i].contains(&dim) {
+            return Err(Error::RepeatedDim {
+                op: op.name(),
+                dim,
+                shape: x.shape().clone(),
+            }
+            .into());
+        }
+    }
+    Ok(dims)
+}
+
+/// A Dim of the caller's own making may answer anything.
+fn in_range(op: Op, x: &Tensor, dim: usize) -> Result<usize> {
+    if dim < x.rank() {
+        return Ok(dim);
+    }
+    Err(out_of_range(op, x, dim as i64))
+}
+
+/// Candle's error for a dim that does not exist as ours, and others as they are.
+fn own_error(op: Op, x: &Tensor, err: CandleError) -> CandleError {
+    let dim = match &err {
+        CandleError::DimOutOfRange { dim, .. } => *dim,
+        CandleError::WithBacktrace { inner, .. } => match **inner {
+            CandleError::DimOutOfRange { dim, .. } => dim,
+            _ => return err,
+        },
+        _ => return err,
+    };
+    out_of_range(op, x, dim.into())
+}
+
+fn out_of_range(op: Op, x: &Tensor, dim: i64) -> CandleError {
     Error::DimOutOfRange {
         op: op.name(),
         dim,

@@ -51,13 +51,24 @@ pub(crate) fn gradient<const N: usize>(
     };
     let grads = match op {
         Op::Sum => vec![reduce::sum_gradient(&pass)?],
-        Op::Max => vec![reduce::max_gradient(&pass)?],
+        Op::Mean => vec![reduce::mean_gradient(&pass)?],
+        Op::Prod => vec![reduce::prod_gradient(&pass)?],
+        Op::Max | Op::Min => vec![reduce::extremum_gradient(&pass)?],
+        Op::MinMax => vec![reduce::min_max_gradient(&pass)?],
+        Op::AbsMax => vec![reduce::abs_max_gradient(&pass)?],
+        Op::NormL1 => vec![reduce::norm_l1_gradient(&pass)?],
+        Op::NormL2 => vec![reduce::norm_l2_gradient(&pass)?],
+        Op::MeanOfSquares => vec![reduce::mean_of_squares_gradient(&pass)?],
+        Op::Var { correction } => vec![reduce::var_gradient(&pass, correction)?],
+        Op::Std { correction } => vec![reduce::std_gradient(&pass, correction)?],
         Op::LogSumExp => vec![reduce::logsumexp_gradient(&pass)?],
         Op::Softmax => vec![softmax::softmax_gradient(&pass)?],
         Op::LogSoftmax => vec![softmax::log_softmax_gradient(&pass)?],
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
-        _ => candle_core::bail!("{}: no derivative", op.name()),
+        Op::ArgMax | Op::ArgMin | Op::Any | Op::All => {
+            candle_core::bail!("{}: no derivative", op.name())
+        }
     };
     let mut narrowed = [const { None }; N];
     for (slot, (grad, dtype)) in narrowed.iter_mut().zip(grads.into_iter().zip(dtypes)) {

@@ -80,8 +80,8 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Resul
 /// Runs a norm. A half type beside f32 side inputs is computed in f32 throughout: the gradients of
 /// the side inputs stay f32 that way.
 fn norm(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
-    check(op, x, dims::index(op, x, D::Minus1)?)?;
     let dtype = x.dtype();
+    check(op, dtype, x.shape(), &[dims::index(op, x, D::Minus1)?])?;
     let is_half = matches!(dtype, DType::F16 | DType::BF16);
     for (argument, side) in op.sides().iter().zip(sides) {
         if side.dtype() != dtype && !(is_half && side.dtype() == DType::F32) {

@@ -1141,15 +1141,19 @@ void on_access(const void* pointer, size_t bytes, bool writes) {
         if (writes && buffer.access == RW_HOST_RUN_READ) {
             fail("writes to an input at byte %zu", static_cast<size_t>(address - buffer.begin));
         }
-        if (buffer.access == RW_HOST_RUN_WRITE_ONCE) {
-            if (!writes) {
-                fail("reads from an output at byte %zu", static_cast<size_t>(address - buffer.begin));
+        const size_t first = address - buffer.begin;
+        if (buffer.access == RW_HOST_RUN_WRITE_ONCE && !writes) {
+            fail("reads from an output at byte %zu", first);
+        }
+        for (size_t i = first; i < first + bytes && !buffer.written.empty(); ++i) {
+            // The padding of a state that has been written is read as well, word by word.
+            if (!writes && !buffer.written[i] && !buffer.written[i - i % 8]) {
+                fail("reads byte %zu of the workspace, which nobody has written", i);
             }
-            for (size_t i = address - buffer.begin; i < address - buffer.begin + bytes; ++i) {
-                if (buffer.written[i]++ != 0) {
-                    fail("writes byte %zu of an output, which has been written before", i);
-                }
+            if (buffer.access == RW_HOST_RUN_WRITE_ONCE && buffer.written[i]) {
+                fail("writes byte %zu of an output, which has been written before", i);
             }
+            buffer.written[i] |= writes;
         }
         return;
     }
@@ -1210,7 +1214,7 @@ void rw_host_run_buffer(const void* data, uint64_t bytes, rw_host_run_access acc
     buffer.begin = reinterpret_cast<uintptr_t>(data);
     buffer.end = buffer.begin + bytes;
     buffer.access = access;
-    buffer.written.resize(access == RW_HOST_RUN_WRITE_ONCE ? bytes : 0);
+    buffer.written.resize(access == RW_HOST_RUN_WRITE_ONCE || access == RW_HOST_RUN_SCRATCH ? bytes : 0);
     host_run::the_engine.buffers.push_back(std::move(buffer));
 }
 
@@ -1220,6 +1224,9 @@ int32_t rw_host_run_end(void) {
     for (const host_run::Buffer& buffer : engine.buffers) {
         if (status != 0 || !engine.failure.empty() || !engine.checks_accesses) {
             break;
+        }
+        if (buffer.access != RW_HOST_RUN_WRITE_ONCE) {
+            continue;
         }
         for (size_t i = 0; i < buffer.written.size(); ++i) {
             if (buffer.written[i] == 0) {

@@ -12,7 +12,8 @@ extern "C" {
 typedef enum rw_host_run_access {
     RW_HOST_RUN_READ = 0,
     RW_HOST_RUN_WRITE_ONCE = 1, /* every byte, by one thread */
-    RW_HOST_RUN_READ_WRITE = 2
+    RW_HOST_RUN_READ_WRITE = 2,
+    RW_HOST_RUN_SCRATCH = 3 /* read what it has written */
 } rw_host_run_access;
 
 /* Opens a call on this thread: forgets the buffers of the last one, and draws all that follows from

@@ -3,6 +3,7 @@
 use candle_rowwise::{nn, ops};
 
 use crate::common::data::h_values;
+use crate::common::ops::{over_dims, Over};
 use crate::common::*;
 
 /// The message of an error, which must hold all of `parts`.
@@ -17,22 +18,14 @@ fn assert_error<T>(result: candle_core::Result<T>, parts: &[&str]) {
     }
 }
 
-type OverDim<T> = fn(&Tensor, T) -> candle_core::Result<Tensor>;
-
 /// Every function over a dim, with the name that errors show.
-fn over_dim<T: candle_core::shape::Dim>() -> [(&'static str, OverDim<T>); 10] {
-    [
-        ("sum", ops::sum),
-        ("sum", ops::sum_keepdim),
-        ("max", ops::max),
-        ("max", ops::max_keepdim),
-        ("argmax", ops::argmax),
-        ("argmax", ops::argmax_keepdim),
-        ("logsumexp", ops::logsumexp),
-        ("logsumexp", ops::logsumexp_keepdim),
-        ("softmax", ops::softmax),
-        ("log-softmax", ops::log_softmax),
-    ]
+fn over_dim<T: candle_core::shape::Dim>() -> Vec<(&'static str, Over<T>)> {
+    let mut functions: Vec<(&str, Over<T>)> =
+        vec![("softmax", ops::softmax), ("log-softmax", ops::log_softmax)];
+    for (op, function, keepdim) in crate::common::ops::over_dim() {
+        functions.extend([(op.name(), function), (op.name(), keepdim)]);
+    }
+    functions
 }
 
 fn wrong_dim(device: &Device) -> Result<()> {
@@ -87,33 +80,87 @@ fn lying_dim(device: &Device) -> Result<()> {
     Ok(())
 }
 
-fn integers(device: &Device) -> Result<()> {
-    for dtype in [DType::U8, DType::U32, DType::I64] {
-        let x = Tensor::zeros((2, 3), dtype, device)?;
-        let dtype_name = format!("{dtype:?}");
-        for (name, function) in over_dim::<usize>() {
-            for dim in [0, 1] {
-                let parts = [name, dtype_name.as_str(), "[2, 3]", "f16, bf16, f32, f64"];
-                assert_error(function(&x, dim), &parts);
-            }
+/// A dim that is given twice, or does not exist beside one that does.
+fn wrong_dims(device: &Device) -> Result<()> {
+    let x = tensor(&h_values(6), (2, 3), DType::F32, device)?;
+    for (op, function, keepdim) in over_dims::<Vec<usize>>() {
+        for function in [function, keepdim] {
+            let parts = [op.name(), "dim 1 of shape [2, 3]", "more than once"];
+            assert_error(function(&x, vec![1, 0, 1]), &parts);
+            let parts = [op.name(), "dim 2 is out of range", "[2, 3]"];
+            assert_error(function(&x, vec![0, 2]), &parts);
         }
-        let w = Tensor::zeros(3, dtype, device)?;
-        assert_error(ops::rms_norm(&x, &w, 0.), &["rms-norm", &dtype_name]);
+    }
+    for (op, function, _) in over_dims::<(usize, D)>() {
+        let parts = [op.name(), "dim 1 of shape [2, 3]", "more than once"];
+        assert_error(function(&x, (1, D::Minus1)), &parts);
+        let parts = [op.name(), "dim -3 is out of range", "[2, 3]"];
+        assert_error(function(&x, (1, D::Minus(3))), &parts);
     }
     Ok(())
 }
 
+/// What no op is defined for: integers for softmax and norms, fp8 for all.
+fn dtypes(device: &Device) -> Result<()> {
+    let supported = "f16, bf16, f32, f64";
+    for dtype in [DType::U8, DType::U32, DType::I64] {
+        let x = Tensor::zeros((2, 3), dtype, device)?;
+        let dtype_name = format!("{dtype:?}");
+        let parts = ["softmax", dtype_name.as_str(), "[2, 3]", supported];
+        for dim in [0, 1] {
+            assert_error(ops::softmax(&x, dim), &parts);
+            assert_error(ops::log_softmax(&x, dim), &parts);
+        }
+        let w = Tensor::zeros(3, dtype, device)?;
+        assert_error(ops::rms_norm(&x, &w, 0.), &["rms-norm", &dtype_name]);
+    }
+    if device.is_cpu() {
+        let x = Tensor::zeros((2, 3), DType::F32, device)?.to_dtype(DType::F8E4M3)?;
+        for (name, function) in over_dim::<usize>() {
+            for dim in [0, 1] {
+                assert_error(function(&x, dim), &[name, "F8E4M3", "[2, 3]", supported]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Over an axis without elements only what has a value over nothing.
 fn empty_axis(device: &Device) -> Result<()> {
     let x = Tensor::zeros((2, 0, 3), DType::F32, device)?;
+    let ends = ["max", "min", "min-max", "argmax", "argmin"];
     for (name, function) in over_dim::<usize>() {
-        if ["max", "argmax"].contains(&name) {
+        if ends.contains(&name) {
             assert_error(function(&x, 1), &[name, "dim 1", "[2, 0, 3]", "empty"]);
         } else {
             function(&x, 1)?;
         }
     }
+    for (op, function, _) in over_dims::<(usize, usize)>() {
+        if ends.contains(&op.name()) {
+            let parts = [op.name(), "dim 1", "[2, 0, 3]", "empty"];
+            assert_error(function(&x, (2, 1)), &parts);
+        } else {
+            assert_eq!(function(&x, (2, 1))?.dims(), [2]);
+        }
+    }
     let x = Tensor::zeros((2, 0), DType::F32, device)?;
     assert_error(ops::max(&x, D::Minus1), &["max", "dim 1", "[2, 0]"]);
+    Ok(())
+}
+
+/// One element more than an index can count, which takes no memory.
+fn axis_too_long(device: &Device) -> Result<()> {
+    for dtype in [DType::U8, DType::F32] {
+        let x = Tensor::zeros((2, 1), dtype, device)?.broadcast_as((2, (1 << 32) + 1))?;
+        for (name, function) in [
+            ("argmax", ops::argmax as Over<usize>),
+            ("argmin", ops::argmin),
+        ] {
+            let parts = [name, "dim 1", "[2, 4294967297]", "4294967297 elements"];
+            assert_error(function(&x, 1), &parts);
+        }
+    }
     Ok(())
 }
 
@@ -173,8 +220,10 @@ fn eps(device: &Device) -> Result<()> {
 on_devices! {
     wrong_dim: wrong_dim_cpu, wrong_dim_cuda;
     lying_dim: lying_dim_cpu, lying_dim_cuda;
-    integers: integers_cpu, integers_cuda;
+    wrong_dims: wrong_dims_cpu, wrong_dims_cuda;
+    dtypes: dtypes_cpu, dtypes_cuda;
     empty_axis: empty_axis_cpu, empty_axis_cuda;
+    axis_too_long: axis_too_long_cpu, axis_too_long_cuda;
     mismatched_sides: mismatched_sides_cpu, mismatched_sides_cuda;
     eps: eps_cpu, eps_cuda;
 }

@@ -4,7 +4,7 @@
 use candle_rowwise::ops;
 
 use crate::common::data::spread;
-use crate::common::ops::{run, safe_reach, side_values, sides, DTYPES};
+use crate::common::ops::{run, safe_reach, side_values, sides, suited, DTYPES};
 use crate::common::*;
 
 const WIDTHS: [usize; 45] = [
@@ -24,10 +24,11 @@ fn rows_of(width: usize) -> usize {
 
 /// Compares all rows of `x` with the reference; then the same rows read in other ways: fewer of
 /// them, from a misaligned start, and with a gap behind each.
-fn compare(op: Op, x: &[f64], width: usize, dtype: DType, device: &Device) -> Result<()> {
+fn compare(op: Op, x: Vec<f64>, width: usize, dtype: DType, device: &Device) -> Result<()> {
+    let x = suited(op, x, width);
     let rows = x.len() / width;
     let what = format!("{} {dtype:?} {rows} rows of {width}", op.name());
-    let packed = tensor(x, (rows, width), dtype, device)?;
+    let packed = tensor(&x, (rows, width), dtype, device)?;
     let sides = sides(op, width, dtype, device)?;
     let side_values = side_values(&sides)?;
     let expected: Vec<Expect> = values(&packed)?
@@ -57,9 +58,9 @@ fn sweep(op: Op, device: &Device) -> Result<()> {
     for dtype in DTYPES {
         for width in WIDTHS {
             let rows = rows_of(width);
-            compare(op, &normal(7, rows * width), width, dtype, device)?;
+            compare(op, normal(7, rows * width), width, dtype, device)?;
             let wide = spread(8, 3 * width, safe_reach(dtype));
-            compare(op, &wide, width, dtype, device)?;
+            compare(op, wide, width, dtype, device)?;
         }
     }
     Ok(())
@@ -69,12 +70,64 @@ fn sum(device: &Device) -> Result<()> {
     sweep(Op::Sum, device)
 }
 
+fn mean(device: &Device) -> Result<()> {
+    sweep(Op::Mean, device)
+}
+
+fn prod(device: &Device) -> Result<()> {
+    sweep(Op::Prod, device)
+}
+
 fn max(device: &Device) -> Result<()> {
     sweep(Op::Max, device)
 }
 
+fn min(device: &Device) -> Result<()> {
+    sweep(Op::Min, device)
+}
+
+fn min_max(device: &Device) -> Result<()> {
+    sweep(Op::MinMax, device)
+}
+
+fn abs_max(device: &Device) -> Result<()> {
+    sweep(Op::AbsMax, device)
+}
+
 fn argmax(device: &Device) -> Result<()> {
     sweep(Op::ArgMax, device)
+}
+
+fn argmin(device: &Device) -> Result<()> {
+    sweep(Op::ArgMin, device)
+}
+
+fn any(device: &Device) -> Result<()> {
+    sweep(Op::Any, device)
+}
+
+fn all(device: &Device) -> Result<()> {
+    sweep(Op::All, device)
+}
+
+fn norm_l1(device: &Device) -> Result<()> {
+    sweep(Op::NormL1, device)
+}
+
+fn norm_l2(device: &Device) -> Result<()> {
+    sweep(Op::NormL2, device)
+}
+
+fn mean_of_squares(device: &Device) -> Result<()> {
+    sweep(Op::MeanOfSquares, device)
+}
+
+fn var(device: &Device) -> Result<()> {
+    sweep(Op::Var { correction: 1 }, device)
+}
+
+fn std(device: &Device) -> Result<()> {
+    sweep(Op::Std { correction: 0 }, device)
 }
 
 fn logsumexp(device: &Device) -> Result<()> {
@@ -103,7 +156,7 @@ fn far_from_zero(device: &Device) -> Result<()> {
         for dtype in DTYPES {
             for width in [3, 320, 1025, 16384] {
                 let x: Vec<f64> = normal(9, 5 * width).iter().map(|v| 300. + v).collect();
-                compare(op, &x, width, dtype, device)?;
+                compare(op, x, width, dtype, device)?;
             }
         }
     }
@@ -136,6 +189,27 @@ fn agrees_with_candle(device: &Device) -> Result<()> {
                     ops::argmax_keepdim(&x, dim)?,
                     x.argmax_keepdim(dim)?,
                 ),
+                ("mean", ops::mean(&x, dim)?, x.mean(dim)?),
+                (
+                    "mean_keepdim",
+                    ops::mean_keepdim(&x, dim)?,
+                    x.mean_keepdim(dim)?,
+                ),
+                ("min", ops::min(&x, dim)?, x.min(dim)?),
+                ("argmin", ops::argmin(&x, dim)?, x.argmin(dim)?),
+                ("var", ops::var(&x, dim, 1)?, x.var(dim)?),
+                ("sum of all", ops::sum(&x, (0, 1, 2))?, x.sum_all()?),
+                (
+                    "sum of two",
+                    ops::sum(&x, (0, dim.max(1)))?,
+                    x.sum((0, dim.max(1)))?,
+                ),
+                (
+                    "mean of two",
+                    ops::mean(&x, (2, dim.min(1)))?,
+                    x.mean((2, dim.min(1)))?,
+                ),
+                ("norm", ops::norm_l2(&x, (0, 1, 2))?, x.norm()?),
                 ("logsumexp", ops::logsumexp(&x, dim)?, x.log_sum_exp(dim)?),
                 (
                     "softmax",
@@ -179,8 +253,21 @@ fn agree(what: &str, ours: &Tensor, theirs: &Tensor) -> Result<()> {
 
 on_devices! {
     sum: sum_cpu, sum_cuda;
+    mean: mean_cpu, mean_cuda;
+    prod: prod_cpu, prod_cuda;
     max: max_cpu, max_cuda;
+    min: min_cpu, min_cuda;
+    min_max: min_max_cpu, min_max_cuda;
+    abs_max: abs_max_cpu, abs_max_cuda;
     argmax: argmax_cpu, argmax_cuda;
+    argmin: argmin_cpu, argmin_cuda;
+    any: any_cpu, any_cuda;
+    all: all_cpu, all_cuda;
+    norm_l1: norm_l1_cpu, norm_l1_cuda;
+    norm_l2: norm_l2_cpu, norm_l2_cuda;
+    mean_of_squares: mean_of_squares_cpu, mean_of_squares_cuda;
+    var: var_cpu, var_cuda;
+    std: std_cpu, std_cuda;
     logsumexp: logsumexp_cpu, logsumexp_cuda;
     softmax: softmax_cpu, softmax_cuda;
     log_softmax: log_softmax_cpu, log_softmax_cuda;

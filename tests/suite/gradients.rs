@@ -4,18 +4,12 @@
 use candle_core::backprop::GradStore;
 
 use crate::common::data::h_values;
-use crate::common::ops::{run, side_values, sides, DTYPES};
+use crate::common::ops::{over_dim, run, side_values, sides, suited, Over, DTYPES};
 use crate::common::*;
 
-const DIFFERENTIABLE: [Op; 7] = [
-    Op::Sum,
-    Op::Max,
-    Op::LogSumExp,
-    Op::Softmax,
-    Op::LogSoftmax,
-    Op::RmsNorm { eps: 1e-6 },
-    Op::LayerNorm { eps: 1e-5 },
-];
+fn differentiable() -> impl Iterator<Item = Op> {
+    Op::ALL.into_iter().filter(Op::has_derivative)
+}
 
 /// How the gradient of the result comes to be laid out.
 #[derive(Debug, Clone, Copy)]
@@ -87,10 +81,11 @@ fn of<'a>(what: &str, grads: &'a GradStore, var: &Var) -> &'a Tensor {
 }
 
 fn every_op_and_dtype(device: &Device) -> Result<()> {
-    for op in DIFFERENTIABLE {
+    for op in differentiable() {
         for dtype in DTYPES {
             for width in [1, 2, 5, 31, 64, 257, 1025] {
-                let x = tensor(&normal(22, 6 * width), (2, 3, width), dtype, device)?;
+                let x = suited(op, normal(22, 6 * width), width);
+                let x = tensor(&x, (2, 3, width), dtype, device)?;
                 let sides = sides(op, width, dtype, device)?;
                 for arrives in [Arrives::Packed, Arrives::Broadcast, Arrives::Transposed] {
                     let what = format!("width {width}");
@@ -104,7 +99,7 @@ fn every_op_and_dtype(device: &Device) -> Result<()> {
 
 /// A tracked tensor that the op sees transposed, cut out, or from one dim up.
 fn every_layout(device: &Device) -> Result<()> {
-    for op in DIFFERENTIABLE {
+    for op in differentiable() {
         for dtype in [DType::BF16, DType::F32] {
             let arrives = Arrives::Packed;
             let x = tensor(&normal(23, 24 * 9), (24, 9), dtype, device)?;
@@ -144,17 +139,17 @@ fn many_rows(device: &Device) -> Result<()> {
 /// Over another dim than the last, by the public functions.
 fn other_dims(device: &Device) -> Result<()> {
     use candle_rowwise::ops;
-    type OverDim = fn(&Tensor, usize) -> candle_core::Result<Tensor>;
-    let functions: [(Op, OverDim); 8] = [
-        (Op::Sum, ops::sum),
-        (Op::Sum, ops::sum_keepdim),
-        (Op::Max, ops::max),
-        (Op::Max, ops::max_keepdim),
-        (Op::LogSumExp, ops::logsumexp),
-        (Op::LogSumExp, ops::logsumexp_keepdim),
-        (Op::Softmax, ops::softmax),
-        (Op::LogSoftmax, ops::log_softmax),
-    ];
+    let reductions = over_dim::<usize>();
+    let reductions = reductions
+        .iter()
+        .flat_map(|(op, a, b)| [(*op, *a), (*op, *b)]);
+    let functions: Vec<_> = reductions
+        .filter(|(op, _)| op.has_derivative() && *op != Op::MinMax)
+        .chain([
+            (Op::Softmax, ops::softmax as Over<usize>),
+            (Op::LogSoftmax, ops::log_softmax),
+        ])
+        .collect();
     let x = tensor(&normal(25, 4 * 5 * 6), (4, 5, 6), DType::F32, device)?;
     for (op, function) in functions {
         for dim in 0..3 {

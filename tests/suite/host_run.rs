@@ -3,9 +3,9 @@
 
 use std::process::Command;
 
-use candle_rowwise::cuda::host_run::{calls, has_sanitizers, run_fault, with, HostRun};
+use candle_rowwise::cuda::host_run::{calls, has_sanitizers, run_fault, with, LIMITS};
 use candle_rowwise::ops;
-use candle_rowwise::plan::DeviceLimits;
+use candle_rowwise::plan::{with_limits, DeviceLimits};
 
 use crate::common::ops::{run, sides, DTYPES};
 use crate::common::*;
@@ -163,14 +163,10 @@ fn a_seed_brings_the_same_order_again() {
         .any(|seed| order(&error(seed)) != order(&first)));
 }
 
-fn host_run(limits: DeviceLimits) -> HostRun {
-    HostRun { seed: 5, limits }
-}
-
 #[test]
 fn ops_go_to_the_kernels_inside_and_only_there() -> Result<()> {
     let x = tensor(&normal(1, 300), (3, 100), DType::F32, &Device::Cpu)?;
-    with(host_run(DeviceLimits::H200), || -> Result<()> {
+    with(5, || -> Result<()> {
         ops::softmax(&x, 1)?;
         assert_eq!(calls(), 1);
         ops::sum(&x, 0)?;
@@ -187,7 +183,7 @@ fn ops_go_to_the_kernels_inside_and_only_there() -> Result<()> {
 fn devices_without_clusters_and_with_little_shared_memory() -> Result<()> {
     let no_clusters = DeviceLimits {
         max_cluster: 1,
-        ..DeviceLimits::H200
+        ..LIMITS
     };
     let small = DeviceLimits {
         shared_bytes_per_block: 64 * 1024,
@@ -198,8 +194,8 @@ fn devices_without_clusters_and_with_little_shared_memory() -> Result<()> {
             for width in [9000, 40_000] {
                 let x = tensor(&normal(2, 2 * width), (2, width), dtype, &Device::Cpu)?;
                 let sides = sides(op, width, dtype, &Device::Cpu)?;
-                let on = |limits| with(host_run(limits), || run(op, &x, &sides));
-                let expected = on(DeviceLimits::H200)?;
+                let on = |limits| with(5, || with_limits(limits, || run(op, &x, &sides)));
+                let expected = on(LIMITS)?;
                 for limits in [no_clusters, small] {
                     let what = format!("{} {dtype:?} {width}", op.name());
                     assert_bits_eq(&what, &on(limits)?, &expected)?;
@@ -220,7 +216,7 @@ fn half_types_are_converted_exactly() -> Result<()> {
         Tensor::from_vec(f16, (1 << 16, 1), &Device::Cpu)?,
         Tensor::from_vec(bf16, (1 << 16, 1), &Device::Cpu)?,
     ] {
-        let y = with(host_run(DeviceLimits::H200), || ops::max_keepdim(&x, 1))?;
+        let y = with(5, || ops::max_keepdim(&x, 1))?;
         assert_bits_eq("max of one", &y, &x)?;
     }
     Ok(())

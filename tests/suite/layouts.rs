@@ -4,7 +4,7 @@ use candle_rowwise::ops;
 use candle_rowwise::problem::Rows;
 
 use crate::common::data::h_values;
-use crate::common::ops::{run, sides, DTYPES};
+use crate::common::ops::{over_dim, over_dims, run, sides, Over, DTYPES};
 use crate::common::*;
 
 /// Views of one storage, by what is unusual about them.
@@ -98,32 +98,24 @@ fn the_views_take_both_ways() -> Result<()> {
 
 /// Over every dim, by index and from the end: the op on a copy that has the dim last.
 fn every_dim(device: &Device) -> Result<()> {
-    type OverDim = fn(&Tensor, usize) -> candle_core::Result<Tensor>;
-    // Without keepdim, with it.
-    let reductions: [(OverDim, OverDim); 4] = [
-        (ops::sum, ops::sum_keepdim),
-        (ops::max, ops::max_keepdim),
-        (ops::argmax, ops::argmax_keepdim),
-        (ops::logsumexp, ops::logsumexp_keepdim),
-    ];
-    let maps: [OverDim; 2] = [ops::softmax, ops::log_softmax];
+    let maps: [Over<usize>; 2] = [ops::softmax, ops::log_softmax];
     let x = tensor(&normal(90, 2 * 3 * 4 * 5), (2, 3, 4, 5), DType::F32, device)?;
     for dim in 0..4 {
         let mut order: Vec<usize> = (0..4).filter(|i| *i != dim).collect();
         order.push(dim);
         let last = x.permute(order.as_slice())?;
         let packed = tensor(&values(&last)?, last.shape(), DType::F32, device)?;
-        for (function, keepdim) in reductions {
+        for (op, function, keepdim) in over_dim() {
             let expected = function(&packed, 3)?;
             let got = function(&x, dim)?;
-            assert_bits_eq("reduction", &got, &expected)?;
+            assert_bits_eq(op.name(), &got, &expected)?;
             assert!(got.is_contiguous());
             let kept = keepdim(&x, dim)?;
             let mut shape = x.dims().to_vec();
             shape[dim] = 1;
             assert_eq!(kept.dims(), shape);
             assert!(kept.is_contiguous());
-            assert_bits_eq("keepdim", &kept.squeeze(dim)?, &expected)?;
+            assert_bits_eq(op.name(), &kept.squeeze(dim)?, &expected)?;
         }
         for function in maps {
             let got = function(&x, dim)?;
@@ -144,7 +136,56 @@ fn every_dim(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Over several dims at once, in any order: the op on a copy that has them merged at the end.
+fn every_set_of_dims(device: &Device) -> Result<()> {
+    let shape = [2, 3, 4, 5];
+    let x = tensor(&normal(91, 2 * 3 * 4 * 5), (2, 3, 4, 5), DType::F32, device)?;
+    // The same values, laid out the other way around.
+    let reversed = x.permute((3, 2, 1, 0))?.contiguous()?;
+    let reversed = reversed.permute((3, 2, 1, 0))?;
+    for set in 0..16 {
+        let dims: Vec<usize> = (0..4).filter(|i| set >> i & 1 == 1).collect();
+        let kept: Vec<usize> = (0..4).filter(|i| !dims.contains(i)).collect();
+        let (outer, width): (Vec<usize>, usize) = (
+            kept.iter().map(|i| shape[*i]).collect(),
+            dims.iter().map(|i| shape[*i]).product(),
+        );
+        let order = [kept.as_slice(), &dims].concat();
+        let packed = values(&x.permute(order)?)?;
+        let packed = tensor(
+            &packed,
+            [outer.as_slice(), &[width]].concat(),
+            DType::F32,
+            device,
+        )?;
+        let backwards: Vec<usize> = dims.iter().rev().copied().collect();
+        let ones = (0..4).map(|i| if dims.contains(&i) { 1 } else { shape[i] });
+        let ones: Vec<usize> = ones.collect();
+        for (op, function, keepdim) in over_dims::<Vec<usize>>() {
+            let what = format!("{} over {dims:?}", op.name());
+            let expected = function(&packed, vec![outer.len()])?;
+            for x in [&x, &reversed] {
+                let got = function(x, dims.clone())?;
+                assert_eq!(got.dims(), outer, "{what}");
+                assert_bits_eq(&what, &got, &expected)?;
+                assert!(got.is_contiguous(), "{what}");
+                assert_bits_eq(&what, &function(x, backwards.clone())?, &expected)?;
+                let kept = keepdim(x, dims.clone())?;
+                assert_eq!(kept.dims(), ones, "{what}");
+                assert_bits_eq(&what, &kept.reshape(outer.as_slice())?, &expected)?;
+            }
+        }
+    }
+    // A scalar has one way to be reduced.
+    let scalar = tensor(&[-3.], (), DType::F32, device)?;
+    assert_same("sum", &ops::sum(&scalar, ())?, &[-3.])?;
+    assert_same("norm", &ops::norm_l2_keepdim(&scalar, ())?, &[3.])?;
+    assert_eq!(ops::mean(&scalar, ())?.rank(), 0);
+    Ok(())
+}
+
 on_devices! {
+    every_set_of_dims: every_set_of_dims_cpu, every_set_of_dims_cuda;
     every_view: every_view_cpu, every_view_cuda;
     every_dim: every_dim_cpu, every_dim_cuda;
 }

@@ -15,5 +15,7 @@ mod forward;
 mod gradients;
 #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
 mod host_run;
+mod integers;
 mod layouts;
 mod nn;
+mod tensor;

@@ -11,8 +11,8 @@
 
 namespace rowwise {
 
-// Blocks of a cluster at most: what every sm_90 device allows.
-constexpr int kMaxClusterBlocks = 8;
+// Blocks of a cluster at most: twice what every sm_90 device allows.
+constexpr int kMaxClusterBlocks = 16;
 // Chunk states of a row that a cluster shares.
 constexpr int kMaxClusterStates = kMaxClusterBlocks * kMaxResidentWarps;
 
@@ -34,14 +34,13 @@ struct ClusterReducer {
 
     template <class Op>
     RW_DEVICE Op generic(const Op& state) const {
-        static_assert(sizeof(Op) <= StateBytes && sizeof(Op) % 4 == 0,
-                      "the states of a cluster are whole words");
+        static_assert(sizeof(Slot<Op>) <= StateBytes, "the body declares too small a kStateBytes");
         const int half = fold & 1;
-        Op* received = reinterpret_cast<Op*>(slots->states[half]);
+        Slot<Op>* received = reinterpret_cast<Slot<Op>*>(slots->states[half]);
         ByteBarrier* barrier = &slots->barriers[half];
         const Op part = state.join_parallel(WarpReducer{});
         if (threadIdx.x == 0) {
-            announce_bytes(barrier, static_cast<u32>(chunks * sizeof(Op)));
+            announce_bytes(barrier, static_cast<u32>(chunks * sizeof(Slot<Op>)));
         }
         if (fold == 0) {
             // Every block of the cluster has started, and its barriers count.
@@ -75,7 +74,7 @@ private:
 
     // 32 chunks at a time, then their groups: the order in which a streaming block joins too.
     template <class Op>
-    RW_DEVICE Op join_groups(const Op* received) const {
+    RW_DEVICE Op join_groups(const Slot<Op>* received) const {
         if (chunks <= kWarpSize) {
             return join_slots<kWarpSize>(received, chunks);
         }

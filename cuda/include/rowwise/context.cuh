@@ -7,17 +7,19 @@
 //              chunk (warp tier: several rows a warp where they are short), as many as the block
 //              has warps (block tier), or as many as the blocks of a cluster have (cluster tier).
 //   Streaming  a block walks the chunks of a row that has more of them than the threads that own it
-//              can hold. Chunk states are kept in shared memory, and so is the row where it fits.
+//              can hold (block tier), or its range of them (split-K tier: a team of blocks shares the
+//              row). Chunk states are kept in shared memory, and so is as much of the row as fits.
 //
-// Both fold in the same order: lanes of a chunk, 32 chunks, 32 groups of chunks.
+// All fold in the same order: lanes of a chunk, 32 chunks, 32 groups of chunks.
 #pragma once
 
 #include "cluster.cuh"
+#include "grid.cuh"
 
 namespace rowwise {
 
 // Which of the two, and for a resident row who shares it.
-enum class Ownership { kResidentWarp, kResidentBlock, kResidentCluster, kStreaming };
+enum class Ownership { kResidentWarp, kResidentBlock, kResidentCluster, kStreaming, kSplitK };
 
 // Resident blocks of 256 threads that a multiprocessor should hold at once, which bounds the
 // registers of a thread: 5 leave 48 each, 4 leave 64, 3 leave 80, 2 leave 128. A body says what it
@@ -44,7 +46,8 @@ constexpr int kWindowLevels = 40;
 struct SharedLayout {
     unsigned char* base;
     int slots;         // chunk states kept at once: a power of two at most kWindowChunks
-    int stage_offset;  // where staged rows begin; negative: none are staged
+    int stage_offset;  // where staged chunks begin
+    i64 staged;        // how many of the block's chunks are staged, from its first one on
 };
 
 template <class T, int V, Ownership O, int StateBytes>
@@ -61,7 +64,7 @@ public:
 
     // ------------------------------------------------------------ for the engine
     static constexpr Ownership kOwnership = O;
-    static constexpr bool kResident = O != Ownership::kStreaming;
+    static constexpr bool kResident = O != Ownership::kStreaming && O != Ownership::kSplitK;
     static constexpr int kStateBytes = StateBytes;
     using Index = conditional_t<kResident, int, i64>;
     using TileT = Tile<kVectorElements<T>, V, Index>;
@@ -71,8 +74,11 @@ public:
     int warp;    // place among the warps that share the row, in all its blocks
     int warps;   // of this block
     i64 chunks;  // of the row
+    i64 first_chunk;  // of those that a streaming block walks
+    i64 end_chunk;
     SharedLayout shared;
     ClusterSlots<StateBytes>* cluster;
+    Team team;
     int folds;   // folds joined so far: the parity says which half of the slots the next one uses
     int walks;   // walks of this row so far
 
@@ -89,21 +95,28 @@ public:
     }
 
     template <class Op>
-    RW_DEVICE Op* slots() const {
-        static_assert(sizeof(Op) <= StateBytes, "the body declares too small a kStateBytes");
-        return reinterpret_cast<Op*>(shared.base + (folds & 1) * shared.slots * StateBytes);
+    RW_DEVICE Slot<Op>* slots() const {
+        static_assert(sizeof(Slot<Op>) <= StateBytes, "the body declares too small a kStateBytes");
+        return reinterpret_cast<Slot<Op>*>(shared.base + (folds & 1) * shared.slots * StateBytes);
     }
 
     // Group states, behind both halves of the slots.
     template <class Op>
-    RW_DEVICE Op* groups() const {
-        return reinterpret_cast<Op*>(shared.base +
+    RW_DEVICE Slot<Op>* groups() const {
+        return reinterpret_cast<Slot<Op>*>(shared.base +
                                      (2 * shared.slots + (folds & 1) * kWarpSize) * StateBytes);
     }
 
+    // The states that the team publishes, in global memory.
     template <class Op>
-    RW_DEVICE Op* levels() const {
-        return reinterpret_cast<Op*>(shared.base +
+    RW_DEVICE Slot<Op>* units() const {
+        return reinterpret_cast<Slot<Op>*>(team.units +
+                                           (folds & 1) * team.unit_count * StateBytes);
+    }
+
+    template <class Op>
+    RW_DEVICE Slot<Op>* levels() const {
+        return reinterpret_cast<Slot<Op>*>(shared.base +
                                      (2 * shared.slots + 2 * kWarpSize) * StateBytes);
     }
 };

@@ -14,7 +14,8 @@ struct alignas(2) bf16 {
     u16 bits;
 };
 
-// Half types accumulate in f32, f32 in f32, f64 in f64.
+// Half types accumulate in f32, f32 in f32, f64 in f64; integers narrower than 32 bits are handled as
+// 32-bit ones.
 template <class T>
 struct Accumulator {
     using type = T;
@@ -27,8 +28,28 @@ template <>
 struct Accumulator<bf16> {
     using type = float;
 };
+template <>
+struct Accumulator<u8> {
+    using type = i32;
+};
+template <>
+struct Accumulator<i16> {
+    using type = i32;
+};
 template <class T>
 using accum_t = typename Accumulator<T>::type;
+
+// The integer types that elements may have.
+template <class T>
+constexpr bool kIsInteger = false;
+template <>
+inline constexpr bool kIsInteger<u8> = true;
+template <>
+inline constexpr bool kIsInteger<i16> = true;
+template <>
+inline constexpr bool kIsInteger<i32> = true;
+template <>
+inline constexpr bool kIsInteger<i64> = true;
 
 RW_DEVICE float widen(f16 value) {
     return f16_bits_to_float(value.bits);
@@ -36,10 +57,8 @@ RW_DEVICE float widen(f16 value) {
 RW_DEVICE float widen(bf16 value) {
     return bits_to_float(static_cast<u32>(value.bits) << 16);
 }
-RW_DEVICE float widen(float value) {
-    return value;
-}
-RW_DEVICE double widen(double value) {
+template <class T>
+RW_DEVICE accum_t<T> widen(T value) {
     return value;
 }
 
@@ -55,7 +74,7 @@ struct Vector {
     Word4 raw;
 
     RW_DEVICE accum_t<T> get(int i) const;
-    // Elements 2i and 2i+1 (for 8-byte types: element i and nothing), rounded to nearest even.
+    // Rounded to nearest even. For float types: integers are read, not written.
     RW_DEVICE void set(const accum_t<T> (&values)[kElements]);
 };
 
@@ -75,6 +94,23 @@ RW_DEVICE float Vector<float>::get(int i) const {
 template <>
 RW_DEVICE double Vector<double>::get(int i) const {
     return __hiloint2double(static_cast<int>(raw.word[2 * i + 1]), static_cast<int>(raw.word[2 * i]));
+}
+
+template <>
+RW_DEVICE i32 Vector<u8>::get(int i) const {
+    return static_cast<u8>(raw.word[i / 4] >> (8 * (i % 4)));
+}
+template <>
+RW_DEVICE i32 Vector<i16>::get(int i) const {
+    return static_cast<i16>(raw.word[i / 2] >> (16 * (i % 2)));
+}
+template <>
+RW_DEVICE i32 Vector<i32>::get(int i) const {
+    return static_cast<i32>(raw.word[i]);
+}
+template <>
+RW_DEVICE i64 Vector<i64>::get(int i) const {
+    return static_cast<i64>(static_cast<u64>(raw.word[2 * i + 1]) << 32 | raw.word[2 * i]);
 }
 
 template <>
@@ -107,30 +143,45 @@ RW_DEVICE void Vector<double>::set(const double (&values)[2]) {
     }
 }
 
-// One element of a vector as it is stored, for accesses that a whole vector would overrun.
+// The bits of an element.
+template <class T>
+RW_DEVICE u64 element_bits(T value) {
+    u64 bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof(T));
+    return bits;
+}
+
+// One element of a vector as it is stored, for accesses that a whole vector would overrun. By
+// shifts and masks, which keep the vector in registers.
 template <class T>
 RW_DEVICE T element(const Vector<T>& v, int i) {
-    T out;
-    if constexpr (sizeof(T) == 2) {
-        out.bits = static_cast<u16>(v.raw.word[i / 2] >> (16 * (i % 2)));
+    constexpr int kPerWord = sizeof(T) < 4 ? 4 / static_cast<int>(sizeof(T)) : 1;
+    u64 bits;
+    if constexpr (sizeof(T) == 8) {
+        bits = static_cast<u64>(v.raw.word[2 * i + 1]) << 32 | v.raw.word[2 * i];
     } else {
-        out = v.get(i);
+        bits = v.raw.word[i / kPerWord] >> (8 * sizeof(T) * (i % kPerWord));
     }
+    T out;
+    __builtin_memcpy(&out, &bits, sizeof(T));
     return out;
 }
 
 // Puts stored elements into a vector, for the same reason.
 template <class T>
 RW_DEVICE void put_element(Vector<T>& v, int i, T value) {
-    if constexpr (sizeof(T) == 2) {
-        const int shift = 16 * (i % 2);
-        v.raw.word[i / 2] =
-            (v.raw.word[i / 2] & ~(0xffffu << shift)) | (static_cast<u32>(value.bits) << shift);
+    const u64 bits = element_bits(value);
+    if constexpr (sizeof(T) == 8) {
+        v.raw.word[2 * i] = static_cast<u32>(bits);
+        v.raw.word[2 * i + 1] = static_cast<u32>(bits >> 32);
     } else if constexpr (sizeof(T) == 4) {
-        v.raw.word[i] = float_to_bits(value);
+        v.raw.word[i] = static_cast<u32>(bits);
     } else {
-        v.raw.word[2 * i] = static_cast<u32>(__double2loint(value));
-        v.raw.word[2 * i + 1] = static_cast<u32>(__double2hiint(value));
+        constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
+        constexpr u32 kMask = (1u << (8 * sizeof(T))) - 1;
+        const int shift = 8 * static_cast<int>(sizeof(T)) * (i % kPerWord);
+        v.raw.word[i / kPerWord] =
+            (v.raw.word[i / kPerWord] & ~(kMask << shift)) | static_cast<u32>(bits) << shift;
     }
 }
 

@@ -51,6 +51,14 @@ RW_DEVICE u32 float_to_bits(float value) {
     return __float_as_uint(value);
 }
 
+RW_DEVICE double bits_to_double(u64 bits) {
+    return __longlong_as_double(static_cast<i64>(bits));
+}
+
+RW_DEVICE u64 double_to_bits(double value) {
+    return static_cast<u64>(__double_as_longlong(value));
+}
+
 // A register image of one widest access.
 struct alignas(16) Word4 {
     u32 word[4];
@@ -91,6 +99,33 @@ RW_DEVICE void store_streaming(void* address, const Word4& v) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.word[0]),
                  "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3])
                  : "memory");
+}
+
+// ---------------------------------------------------------------- the grid
+
+// Adds to a counter that all blocks see, after everything that this thread, and through the block's
+// barrier its block, has written before. Returns what the counter held.
+RW_DEVICE u32 add_release(u32* counter, u32 value) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(value)
+                 : "memory");
+    return before;
+}
+
+// Reads such a counter, and sees afterwards what was written before it came to hold what is read.
+RW_DEVICE u32 load_acquire(const u32* counter) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
+// Reads a word that another block has written: from the cache that they share.
+RW_DEVICE u32 load_coherent(const u32* address) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
 }
 
 // ---------------------------------------------------------------- clusters (sm_90 and up)
@@ -248,6 +283,14 @@ RW_DEVICE float exp2_reduced(float x) {
 
 RW_DEVICE double max_nan(double a, double b) {
     return a != a ? a : (b != b ? b : (a > b ? a : b));
+}
+
+RW_DEVICE i32 max_nan(i32 a, i32 b) {
+    return max_of(a, b);
+}
+
+RW_DEVICE i64 max_nan(i64 a, i64 b) {
+    return max_of(a, b);
 }
 
 }  // namespace rowwise

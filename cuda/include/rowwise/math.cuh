@@ -13,6 +13,8 @@ struct Limits;
 template <>
 struct Limits<float> {
     RW_DEVICE static float infinity() { return bits_to_float(0x7f800000u); }
+    // What every value is at least.
+    RW_DEVICE static float lowest() { return -infinity(); }
     RW_DEVICE static float nan() { return bits_to_float(0x7fc00000u); }
     RW_DEVICE static float largest() { return bits_to_float(0x7f7fffffu); }
     // Sums of squares below this may have lost terms to underflow: 2^-100.
@@ -21,12 +23,29 @@ struct Limits<float> {
 
 template <>
 struct Limits<double> {
-    RW_DEVICE static double infinity() { return __longlong_as_double(0x7ff0000000000000ll); }
-    RW_DEVICE static double nan() { return __longlong_as_double(0x7ff8000000000000ll); }
-    RW_DEVICE static double largest() { return __longlong_as_double(0x7fefffffffffffffll); }
+    RW_DEVICE static double infinity() { return bits_to_double(0x7ff0000000000000ull); }
+    RW_DEVICE static double lowest() { return -infinity(); }
+    RW_DEVICE static double nan() { return bits_to_double(0x7ff8000000000000ull); }
+    RW_DEVICE static double largest() { return bits_to_double(0x7fefffffffffffffull); }
     // 2^-900.
-    RW_DEVICE static double small_square() { return __longlong_as_double(0x07b0000000000000ll); }
+    RW_DEVICE static double small_square() { return bits_to_double(0x07b0000000000000ull); }
 };
+
+template <>
+struct Limits<i32> {
+    RW_DEVICE static i32 lowest() { return static_cast<i32>(0x80000000u); }
+};
+
+template <>
+struct Limits<i64> {
+    RW_DEVICE static i64 lowest() { return static_cast<i64>(0x8000000000000000ull); }
+};
+
+// An order-reversing map that is its own inverse: the minimum is the maximum of the mirrored.
+RW_DEVICE float mirrored(float x) { return -x; }
+RW_DEVICE double mirrored(double x) { return -x; }
+RW_DEVICE i32 mirrored(i32 x) { return ~x; }
+RW_DEVICE i64 mirrored(i64 x) { return ~x; }
 
 RW_DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
 RW_DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
@@ -36,6 +55,8 @@ RW_DEVICE double absolute(double x) { return fabs(x); }
 
 RW_DEVICE bool is_nan(float x) { return x != x; }
 RW_DEVICE bool is_nan(double x) { return x != x; }
+RW_DEVICE bool is_nan(i32) { return false; }
+RW_DEVICE bool is_nan(i64) { return false; }
 
 // exp(x) for x <= 0; NaN for NaN, 0 for -inf. Error below 2 ulp.
 //

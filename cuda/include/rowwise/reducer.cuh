@@ -58,7 +58,7 @@ struct WarpReducer {
 
     template <class A>
     RW_DEVICE A min(A value) const {
-        return -max(-value);
+        return mirrored(max(mirrored(value)));
     }
 
     // The first lane's value.
@@ -116,15 +116,21 @@ private:
     }
 };
 
+// A state as it lies in memory that threads share: a whole number of words.
+template <class State>
+struct alignas(alignof(State) < 4 ? 4 : alignof(State)) Slot {
+    State state;
+};
+
 // Joins up to `Most` states that lie in shared memory, in their order; for a whole warp. `Most` is a
 // power of two: lanes beyond it repeat the work of those below.
 template <int Most, class Op>
-RW_DEVICE Op join_slots(const Op* slots, int count) {
+RW_DEVICE Op join_slots(const Slot<Op>* slots, int count) {
     static_assert(Most <= kWarpSize && (Most & (Most - 1)) == 0, "one slot a lane");
     const int slot = lane_id() & (Most - 1);
     Op mine = Op::identity();
     if (slot < count) {
-        mine = slots[slot];
+        mine = slots[slot].state;
     }
     return mine.join_parallel(WarpReducer{Most});
 }
@@ -145,30 +151,30 @@ struct BlockReducer {
 
     template <class A>
     RW_DEVICE A max(A value) const {
-        return scalar(value, -Limits<A>::infinity(),
+        return scalar(value, Limits<A>::lowest(),
                       [](const WarpReducer& warp, A v) { return warp.max(v); });
     }
 
     template <class A>
     RW_DEVICE A min(A value) const {
-        return -max(-value);
+        return mirrored(max(mirrored(value)));
     }
 
     // The op's own join_parallel is what runs at both rungs: an op that carries more than its value
     // (an index, say) must never be joined as if it did not.
     template <class Op>
     RW_DEVICE Op generic(const Op& state) const {
-        Op* typed = publish(state.join_parallel(WarpReducer{}));
+        const Slot<Op>* typed = publish(state.join_parallel(WarpReducer{}));
         return join_slots<kMaxResidentWarps>(typed, warps);
     }
 
 private:
     // Puts each warp's part into its slot and waits until all are there.
     template <class State>
-    RW_DEVICE State* publish(const State& part) const {
-        State* typed = static_cast<State*>(slots);
+    RW_DEVICE const Slot<State>* publish(const State& part) const {
+        Slot<State>* typed = static_cast<Slot<State>*>(slots);
         if (lane_id() == 0) {
-            typed[threadIdx.x / kWarpSize] = part;
+            typed[threadIdx.x / kWarpSize].state = part;
         }
         sync_block();
         return typed;
@@ -176,9 +182,9 @@ private:
 
     template <class A, class F>
     RW_DEVICE A scalar(A value, A identity, F in_warp) const {
-        const A* typed = publish(in_warp(WarpReducer{}, value));
+        const Slot<A>* typed = publish(in_warp(WarpReducer{}, value));
         const int slot = lane_id() & (kMaxResidentWarps - 1);
-        return in_warp(WarpReducer{kMaxResidentWarps}, slot < warps ? typed[slot] : identity);
+        return in_warp(WarpReducer{kMaxResidentWarps}, slot < warps ? typed[slot].state : identity);
     }
 };
 

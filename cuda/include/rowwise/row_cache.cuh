@@ -1,7 +1,7 @@
 // What a body keeps of a row between walks, and what it writes.
 //
-// A resident thread keeps its tile in registers. A streaming block keeps the row in shared memory
-// where the plan found room for it, and reads it again where not; each thread reads back only what
+// A resident thread keeps its tile in registers. A streaming block keeps in shared memory what the
+// plan found room for, and reads the rest again; each thread reads back only what
 // it wrote itself, so that takes no barrier. Widths are run-time values throughout.
 #pragma once
 
@@ -72,13 +72,14 @@ public:
 
 private:
     RW_DEVICE void fetch(const typename Ctx::TileT& tile) {
-        if (ctx_->shared.stage_offset < 0) {
+        const i64 place = tile.chunk - ctx_->first_chunk;
+        if (place >= ctx_->shared.staged) {
             // Read again in every walk: ask the caches to keep it.
             load_tile<Reuse::kByOtherRows>(held_, row_, aligned_, tile, pad_);
             return;
         }
         Word4* stage = reinterpret_cast<Word4*>(ctx_->shared.base + ctx_->shared.stage_offset) +
-                       tile.chunk * (V * kWarpSize) + tile.lane;
+                       place * (V * kWarpSize) + tile.lane;
         if (ctx_->walks == born_) {
             load_tile<Reuse::kNone>(held_, row_, aligned_, tile, pad_);
 #pragma unroll

@@ -6,6 +6,8 @@
 #include "monoids/arg_extremum.cuh"
 #include "monoids/extremum.cuh"
 #include "monoids/log_sum_exp.cuh"
+#include "monoids/logic.cuh"
 #include "monoids/pair.cuh"
+#include "monoids/prod.cuh"
 #include "monoids/sum.cuh"
 #include "monoids/welford.cuh"

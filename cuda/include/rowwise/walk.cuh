@@ -41,7 +41,7 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, F&& tile_fn) {
     if constexpr (Ctx::kResident) {
         tile_fn(ctx.own_tile(row, axis_size));
     } else {
-        for (i64 chunk = ctx.warp; chunk < ctx.chunks; chunk += ctx.warps) {
+        for (i64 chunk = ctx.first_chunk + ctx.warp; chunk < ctx.end_chunk; chunk += ctx.warps) {
             tile_fn(ctx.tile(chunk, axis_size));
         }
     }
@@ -53,17 +53,17 @@ namespace detail {
 // The state of `count` chunks whose states lie in the slots, in every thread of the block.
 template <class Op, class Ctx>
 RW_DEVICE Op join_window(Ctx& ctx, int count) {
-    const Op* slots = ctx.template slots<Op>();
+    const Slot<Op>* slots = ctx.template slots<Op>();
     sync_block();
     if (count <= kWarpSize) {
         return join_slots<kWarpSize>(slots, count);
     }
-    Op* groups = ctx.template groups<Op>();
+    Slot<Op>* groups = ctx.template groups<Op>();
     const int group_count = (count + kWarpSize - 1) / kWarpSize;
     for (int g = ctx.warp; g < group_count; g += ctx.warps) {
         const Op joined = join_slots<kWarpSize>(slots + g * kWarpSize, min_of(kWarpSize, count - g * kWarpSize));
         if (ctx.lane == 0) {
-            groups[g] = joined;
+            groups[g].state = joined;
         }
     }
     sync_block();
@@ -75,27 +75,27 @@ RW_DEVICE Op join_window(Ctx& ctx, int count) {
 template <class Op, class Ctx>
 RW_DEVICE void push_window(Ctx& ctx, i64 window, Op state) {
     if (threadIdx.x == 0) {
-        Op* levels = ctx.template levels<Op>();
+        Slot<Op>* levels = ctx.template levels<Op>();
         int level = 0;
         for (; (window >> level) & 1; ++level) {
-            Op earlier = levels[level];
+            Op earlier = levels[level].state;
             earlier.join(state);
             state = earlier;
         }
-        levels[level] = state;
+        levels[level].state = state;
     }
 }
 
 // The join of all windows pushed, in every thread.
 template <class Op, class Ctx>
 RW_DEVICE Op pop_windows(Ctx& ctx, i64 windows) {
-    Op* levels = ctx.template levels<Op>();
+    const Slot<Op>* levels = ctx.template levels<Op>();
     sync_block();
     Op total = Op::identity();
     bool empty = true;
     for (int level = 0; (windows >> level) != 0; ++level) {
         if ((windows >> level) & 1) {
-            Op earlier = levels[level];
+            Op earlier = levels[level].state;
             if (!empty) {
                 earlier.join(total);
             }
@@ -105,6 +105,70 @@ RW_DEVICE Op pop_windows(Ctx& ctx, i64 windows) {
     }
     sync_block();
     return total;
+}
+
+// Publishes the states of the groups of a window, whose chunk states lie in the slots.
+template <class Op, class Ctx>
+RW_DEVICE void publish_groups(Ctx& ctx, i64 first_chunk, int count) {
+    const Slot<Op>* slots = ctx.template slots<Op>();
+    Slot<Op>* units = ctx.template units<Op>() + first_chunk / kWarpSize;
+    sync_block();
+    for (int g = ctx.warp; g * kWarpSize < count; g += ctx.warps) {
+        const Op group = join_slots<kWarpSize>(slots + g * kWarpSize, min_of(kWarpSize, count - g * kWarpSize));
+        if (ctx.lane == 0) {
+            units[g].state = group;
+        }
+    }
+    sync_block();
+}
+
+// The row's state of what the team has published, in every thread.
+template <class Op, class Ctx>
+RW_DEVICE Op join_team(Ctx& ctx) {
+    const Slot<Op>* units = ctx.template units<Op>();
+    sync_team(ctx.team);
+    i64 groups = ctx.team.unit_count;
+    const bool of_chunks = ctx.team.unit == 1;
+    Slot<Op>* joined = ctx.template slots<Op>();
+    if (of_chunks) {
+        const int chunks = static_cast<int>(ctx.chunks);
+        if (chunks <= kWarpSize) {
+            return join_published(units, chunks);
+        }
+        groups = (chunks + kWarpSize - 1) / kWarpSize;
+        for (int g = ctx.warp; g < groups; g += ctx.warps) {
+            const Op group = join_published(units + g * kWarpSize, min_of(kWarpSize, chunks - g * kWarpSize));
+            if (ctx.lane == 0) {
+                joined[g].state = group;
+            }
+        }
+        sync_block();
+        if (groups <= kWarpSize) {
+            return join_slots<kWarpSize>(joined, static_cast<int>(groups));
+        }
+    } else if (groups <= kWarpSize) {
+        return join_published(units, static_cast<int>(groups));
+    }
+    // A warp a window, and the windows in their order.
+    const i64 windows = (groups + kWarpSize - 1) / kWarpSize;
+    Slot<Op>* batch = ctx.template groups<Op>();
+    for (i64 first = 0; first < windows; first += ctx.warps) {
+        const i64 w = first + ctx.warp;
+        if (w < windows) {
+            const int count = static_cast<int>(min_of<i64>(kWarpSize, groups - w * kWarpSize));
+            const Op window = of_chunks ? join_slots<kWarpSize>(joined + w * kWarpSize, count)
+                                        : join_published(units + w * kWarpSize, count);
+            if (ctx.lane == 0) {
+                batch[ctx.warp].state = window;
+            }
+        }
+        sync_block();
+        for (int i = 0; i < ctx.warps && first + i < windows; ++i) {
+            push_window(ctx, first + i, batch[i].state);
+        }
+        sync_block();
+    }
+    return pop_windows<Op>(ctx, windows);
 }
 
 }  // namespace detail
@@ -120,18 +184,27 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
         state = fold.state();
     } else {
         i64 window = 0;
-        for (i64 first = 0; first < ctx.chunks; first += kWindowChunks, ++window) {
-            const int count = static_cast<int>(min_of<i64>(kWindowChunks, ctx.chunks - first));
-            Op* slots = ctx.template slots<Op>();
+        for (i64 first = ctx.first_chunk; first < ctx.end_chunk; first += kWindowChunks, ++window) {
+            const int count = static_cast<int>(min_of<i64>(kWindowChunks, ctx.end_chunk - first));
+            Slot<Op>* slots = ctx.template slots<Op>();
+            if constexpr (Ctx::kOwnership == Ownership::kSplitK) {
+                if (ctx.team.unit == 1) {
+                    slots = ctx.template units<Op>() + first;
+                }
+            }
             for (int c = ctx.warp; c < count; c += ctx.warps) {
                 Fold<Op> fold;
                 tile_fn(fold, ctx.tile(first + c, axis_size));
                 const Op chunk = fold.state().join_parallel(WarpReducer{});
                 if (ctx.lane == 0) {
-                    slots[c] = chunk;
+                    slots[c].state = chunk;
                 }
             }
-            if (ctx.chunks > kWindowChunks) {
+            if constexpr (Ctx::kOwnership == Ownership::kSplitK) {
+                if (ctx.team.unit != 1) {
+                    detail::publish_groups<Op>(ctx, first, count);
+                }
+            } else if (ctx.chunks > kWindowChunks) {
                 detail::push_window(ctx, window, detail::join_window<Op>(ctx, count));
                 ctx.folds += 1;
             }
@@ -152,6 +225,8 @@ RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
         state = ClusterReducer<Ctx::kStateBytes>{ctx.cluster, static_cast<int>(ctx.chunks), ctx.warp,
                                                  ctx.folds}
                     .generic(state);
+    } else if constexpr (Ctx::kOwnership == Ownership::kSplitK) {
+        state = detail::join_team<Op>(ctx);
     } else if (ctx.chunks <= kWindowChunks) {
         state = detail::join_window<Op>(ctx, static_cast<int>(ctx.chunks));
     } else {
@@ -165,7 +240,8 @@ RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
 // Runs `emit` exactly once per row.
 template <class Ctx, class F>
 RW_DEVICE void once(const Row& row, Ctx& ctx, F&& emit) {
-    if (row.exists && ctx.lane == 0 && ctx.warp == 0) {
+    const bool first = Ctx::kOwnership != Ownership::kSplitK || ctx.first_chunk == 0;
+    if (row.exists && ctx.lane == 0 && ctx.warp == 0 && first) {
         emit();
     }
 }

@@ -33,6 +33,7 @@ fn to_f64(storage: &CpuStorage) -> Vec<f64> {
         CpuStorage::BF16(v) => v.iter().map(|v| v.to_f64()).collect(),
         CpuStorage::F32(v) => v.iter().map(|v| *v as f64).collect(),
         CpuStorage::F64(v) => v.clone(),
+        CpuStorage::U8(v) => v.iter().map(|v| *v as f64).collect(),
         CpuStorage::U32(v) => v.iter().map(|v| *v as f64).collect(),
         other => panic!("{:?}", other.dtype()),
     }
@@ -45,6 +46,7 @@ fn bits(storage: &CpuStorage) -> Vec<u64> {
         CpuStorage::BF16(v) => v.iter().map(|v| v.to_bits() as u64).collect(),
         CpuStorage::F32(v) => v.iter().map(|v| v.to_bits() as u64).collect(),
         CpuStorage::F64(v) => v.iter().map(|v| v.to_bits()).collect(),
+        CpuStorage::U8(v) => v.iter().map(|v| *v as u64).collect(),
         CpuStorage::U32(v) => v.iter().map(|v| *v as u64).collect(),
         other => panic!("{:?}", other.dtype()),
     }
@@ -111,6 +113,18 @@ impl Inputs {
 /// Runs `op` on rows of `x` in `dtype`, weight 1 and bias 0.
 fn plain(op: Op, x: &[f64], width: usize, dtype: DType) -> Vec<f64> {
     to_f64(&Inputs::plain(x, width, dtype).run(op))
+}
+
+/// The results of `op` row by row: those of a pair lie in two planes.
+fn by_row<V: Copy>(op: Op, results: &[V], rows: usize) -> Vec<Vec<V>> {
+    let per_row = results.len() / rows;
+    let at = |r, i| match op.result() {
+        RowResult::Pair => results[i * rows + r],
+        _ => results[r * per_row + i],
+    };
+    (0..rows)
+        .map(|r| (0..per_row).map(|i| at(r, i)).collect())
+        .collect()
 }
 
 /// Half of the distance from 1 to the next number of a dtype.

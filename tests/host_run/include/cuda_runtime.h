@@ -238,34 +238,57 @@ inline const char* cudaGetErrorString(cudaError_t error) {
     }
 }
 
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributeNonPortableClusterSizeAllowed = 10,
+};
 
 namespace host_run {
 
-// Of a kernel, as the runtime keeps it.
+// What a kernel may ask for, which attributes raise. Kept of the last one of a type: whoever needs an
+// attribute sets it for each launch.
 template <class Kernel>
-struct Attributes {
-    static size_t& dynamic_bytes(Kernel* kernel) {
-        static thread_local struct {
-            Kernel* kernel;
-            size_t bytes;
-        } raised = {nullptr, 0};
-        if (raised.kernel != kernel) {
-            raised = {kernel, 48 * 1024};
+struct Allowance {
+    Kernel* kernel;
+    size_t dynamic_bytes;
+    unsigned cluster;
+
+    static Allowance& of(Kernel* kernel) {
+        static thread_local Allowance last = {};
+        if (last.kernel != kernel) {
+            last = {kernel, 48 * 1024, 8};
         }
-        return raised.bytes;
+        return last;
     }
 };
 
 }  // namespace host_run
 
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int value) {
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+    auto& allowance = host_run::Allowance<Kernel>::of(kernel);
+    if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
+        allowance.cluster = value != 0 ? 16 : 8;
+        return cudaSuccess;
+    }
     constexpr int kMost = 227 * 1024;
     if (value < 0 || value > kMost) {
         return cudaErrorInvalidValue;
     }
-    host_run::Attributes<Kernel>::dynamic_bytes(kernel) = static_cast<size_t>(value);
+    allowance.dynamic_bytes = static_cast<size_t>(value);
+    return cudaSuccess;
+}
+
+// One device, an H200's like.
+enum cudaDeviceAttr { cudaDevAttrClusterLaunch = 120 };
+
+inline cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+    *value = 1;
     return cudaSuccess;
 }
 
@@ -306,6 +329,12 @@ struct Call {
 
 }  // namespace host_run
 
+template <class... P>
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int* blocks, void (*)(P...), const cudaLaunchConfig_t*) {
+    *blocks = 16;
+    return cudaSuccess;
+}
+
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments) {
     const auto index = [](const dim3& d) { return host_run::Index{d.x, d.y, d.z}; };
@@ -328,9 +357,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     }
     const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
     const uint64_t blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+    const auto& allowance = host_run::Allowance<void(P...)>::of(kernel);
     const bool fits = threads > 0 && threads <= 1024 && blocks > 0 && launch.cluster > 0 &&
-                      launch.cluster <= 8 && blocks % launch.cluster == 0 &&
-                      launch.dynamic_bytes <= host_run::Attributes<void(P...)>::dynamic_bytes(kernel);
+                      launch.cluster <= allowance.cluster && blocks % launch.cluster == 0 &&
+                      launch.dynamic_bytes <= allowance.dynamic_bytes;
     if (!fits) {
         return cudaErrorInvalidValue;
     }

@@ -3,40 +3,89 @@
 use candle_rowwise::ops;
 
 use super::{gradient_of, var};
+use crate::common::ops::over_dim;
 use crate::common::*;
 
 /// Over an empty axis there is the value of nothing, or an error that says so; over another axis an
 /// empty result.
 fn e01(device: &Device) -> Result<()> {
-    let inf = f64::INFINITY;
+    let ends = [Op::Max, Op::Min, Op::MinMax, Op::ArgMax, Op::ArgMin];
+    for dtype in [
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::F64,
+        DType::U8,
+        DType::I64,
+    ] {
+        for (op, function, keepdim) in over_dim::<usize>() {
+            let what = format!("{} {dtype:?}", op.name());
+            // What is not of integers is of f64.
+            let computed = match (float::is_float(dtype), op.takes_integers()) {
+                (false, false) => DType::F64,
+                _ => dtype,
+            };
+            let x = Tensor::zeros((4, 0), dtype, device)?;
+            match op.empty_value() {
+                Some(value) => {
+                    let y = function(&x, 1)?;
+                    assert_same(&what, &y, &[value; 4])?;
+                    assert_eq!(y.dtype(), op.output_dtype(computed), "{what}");
+                    assert_eq!(keepdim(&x, 1)?.dims(), [4, 1], "{what}");
+                }
+                None => {
+                    assert!(ends.contains(&op), "{what}");
+                    let message = function(&x, 1)
+                        .expect_err("no value over nothing")
+                        .to_string();
+                    assert!(message.contains("dim 1 of shape [4, 0]"), "{message}");
+                }
+            }
+            for shape in [(2, 0), (36, 0)] {
+                let x = Tensor::zeros(shape, dtype, device)?;
+                assert_eq!(function(&x, 0)?.dims(), [0], "{what}");
+                assert_eq!(keepdim(&x, 0)?.dims(), [1, 0], "{what}");
+                assert_eq!(
+                    function(&x, 0)?.dtype(),
+                    op.output_dtype(computed),
+                    "{what}"
+                );
+            }
+            let x = Tensor::zeros((0, 1), dtype, device)?;
+            assert_eq!(function(&x, 1)?.dims(), [0], "{what}");
+            if let Some(value) = op.empty_value() {
+                assert_same(&what, &function(&x, 0)?, &[value])?;
+            }
+        }
+    }
+    for (op, expected) in [
+        (Op::Sum, 0.),
+        (Op::Prod, 1.),
+        (Op::NormL1, 0.),
+        (Op::NormL2, 0.),
+        (Op::AbsMax, 0.),
+        (Op::Any, 0.),
+        (Op::All, 1.),
+        (Op::LogSumExp, f64::NEG_INFINITY),
+    ] {
+        assert_eq!(op.empty_value(), Some(expected), "{}", op.name());
+    }
+    let nan = [
+        Op::Mean,
+        Op::Var { correction: 0 },
+        Op::Std { correction: 1 },
+    ];
+    assert!(nan
+        .iter()
+        .all(|op| op.empty_value().is_some_and(f64::is_nan)));
+    let (min, max) = ops::min_max(&Tensor::zeros((2, 0), DType::F32, device)?, 0)?;
+    assert_eq!((min.dims(), max.dims()), (&[0][..], &[0][..]));
     let x = Tensor::zeros((4, 0), DType::F32, device)?;
-    assert_same("sum", &ops::sum(&x, 1)?, &[0.; 4])?;
-    assert_same("logsumexp", &ops::logsumexp(&x, 1)?, &[-inf; 4])?;
-    assert_eq!(ops::sum_keepdim(&x, 1)?.dims(), [4, 1]);
     assert_eq!(ops::softmax(&x, 1)?.dims(), [4, 0]);
     assert_eq!(ops::log_softmax(&x, 1)?.dims(), [4, 0]);
-    for result in [ops::max(&x, 1), ops::argmax(&x, 1)] {
-        let message = result.expect_err("no value over nothing").to_string();
-        assert!(message.contains("dim 1 of shape [4, 0]"), "{message}");
-    }
-    for shape in [(2, 0), (36, 0)] {
-        let x = Tensor::zeros(shape, DType::BF16, device)?;
-        for y in [
-            ops::sum(&x, 0)?,
-            ops::max(&x, 0)?,
-            ops::argmax(&x, 0)?,
-            ops::logsumexp(&x, 0)?,
-        ] {
-            assert_eq!(y.dims(), [0]);
-        }
-        assert_eq!(ops::softmax(&x, 0)?.dims(), [shape.0, 0]);
-        assert_eq!(ops::max_keepdim(&x, 0)?.dims(), [1, 0]);
-    }
-    let x = Tensor::zeros((0, 1), DType::F64, device)?;
-    assert_eq!(ops::max(&x, 1)?.dims(), [0]);
-    assert_eq!(ops::argmax(&x, 1)?.dtype(), DType::U32);
-    assert_eq!(ops::sum(&x, 0)?.dims(), [1]);
-    assert_same("column of nothing", &ops::sum(&x, 0)?, &[0.])
+    let x = Tensor::zeros((2, 0), DType::BF16, device)?;
+    assert_eq!(ops::softmax(&x, 0)?.dims(), [2, 0]);
+    Ok(())
 }
 
 /// Norms with no rows, or rows of no width: empty results, gradients of zeros, and the next op

@@ -176,7 +176,76 @@ fn g06(device: &Device) -> Result<()> {
     assert_same("layer_norm db", &gradient_of(&grads, &b), &[4096.; 64])
 }
 
-/// Ties share the gradient of max. (L2 and L-inf norm do not exist here yet.)
+/// prod beside zeros: g times the product of the others, without a division by x.
+fn g02(device: &Device) -> Result<()> {
+    let rows = [2., 0., 3., 4., 0., 2., 0., 5.];
+    let expected = [0., 24., 0., 0., 0., 0., 0., 0.];
+    for dtype in ops_dtypes() {
+        let x = var(&rows, (2, 4), dtype, device)?;
+        let grads = ops::prod(x.as_tensor(), 1)?.sum_all()?.backward()?;
+        assert_same("last axis", &gradient_of(&grads, &x), &expected)?;
+        // The same lanes over axis 0 of the transposed view, and of a tensor that is laid out so.
+        let grads = ops::prod(&x.t()?, 0)?.sum_all()?.backward()?;
+        assert_same("axis 0", &gradient_of(&grads, &x), &expected)?;
+        let t = Var::from_tensor(&x.t()?.contiguous()?)?;
+        let grads = ops::prod(t.as_tensor(), 0)?.sum_all()?.backward()?;
+        assert_same("laid out", &gradient_of(&grads, &t).t()?, &expected)?;
+    }
+    // Against plain products, zeros among them, at lengths on and off powers of two.
+    for width in [1, 2, 3, 5, 8, 31, 33] {
+        let row: Vec<f64> = (0..width).map(|k| h(k + 7).clamp(-2., 2.)).collect();
+        for zeros in [vec![], vec![width / 2], vec![0, width - 1]] {
+            let mut row = row.clone();
+            zeros.iter().for_each(|k| row[*k] = 0.);
+            let x = var(&row, (1, width), DType::F64, device)?;
+            let grads = (ops::prod(x.as_tensor(), 1)? * 3.)?.sum_all()?.backward()?;
+            let g = [3.];
+            let expected =
+                gradient_reference::gradients(Op::Prod, &row, width, &[], &g, DType::F64);
+            check(
+                &format!("{width} {zeros:?}"),
+                &gradient_of(&grads, &x),
+                &expected.dx,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Spreads where there is none: 0 of equal values, and of a length that the correction uses up NaN.
+fn g07(device: &Device) -> Result<()> {
+    for dtype in ops_dtypes() {
+        // 3 is the case's; no multiple of 0.1 is exact.
+        for value in [3., 0.1] {
+            for correction in [0, 1] {
+                let x = var(&[value; 16 * 12], (16, 12), dtype, device)?;
+                let y = ops::std(x.as_tensor(), 0, correction)?;
+                assert_same("std", &y, &[0.; 12])?;
+                let grads = y.sum_all()?.backward()?;
+                assert_same("std dx", &gradient_of(&grads, &x), &[0.; 16 * 12])?;
+                let y = ops::var(x.as_tensor(), 0, correction)?;
+                assert_same("var", &y, &[0.; 12])?;
+                let grads = y.sum_all()?.backward()?;
+                assert_same("var dx", &gradient_of(&grads, &x), &[0.; 16 * 12])?;
+            }
+        }
+        let spreads: [fn(&Tensor, usize, usize) -> candle_core::Result<Tensor>; 2] =
+            [ops::var, ops::std];
+        for spread in spreads {
+            for (correction, expected) in [(0, 0.), (1, f64::NAN), (2, f64::NAN)] {
+                let x = var(&h_values(100), (1, 10, 10), dtype, device)?;
+                let y = spread(x.as_tensor(), 0, correction)?;
+                let what = format!("{dtype:?} length one, correction {correction}");
+                assert_same(&what, &y, &[expected; 100])?;
+                let grads = y.sum_all()?.backward()?;
+                assert_same(&what, &gradient_of(&grads, &x), &[expected; 100])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ties share the gradient of an end; at zeros, where norms have no derivative, it is 0.
 fn g08(device: &Device) -> Result<()> {
     let x = var(&[0.; 15], (3, 5), DType::F32, device)?;
     let grads = ops::max(x.as_tensor(), 1)?.sum_all()?.backward()?;
@@ -195,8 +264,44 @@ fn g08(device: &Device) -> Result<()> {
     assert_same("ties", &gradient_of(&grads, &x), &expected)?;
     // A NaN has won: the NaNs are what ties.
     let x = var(&[f64::NAN, 7., f64::NAN], (1, 3), DType::F32, device)?;
-    let grads = ops::max(x.as_tensor(), 1)?.sum_all()?.backward()?;
-    assert_same("NaN", &gradient_of(&grads, &x), &[0.5, 0., 0.5])
+    for y in [ops::max(x.as_tensor(), 1)?, ops::min(x.as_tensor(), 1)?] {
+        let grads = y.sum_all()?.backward()?;
+        assert_same("NaN", &gradient_of(&grads, &x), &[0.5, 0., 0.5])?;
+    }
+
+    let third = f64::from(1f32 / 3.);
+    let x = var(&[2., -2., 1., 2.], (1, 4), DType::F32, device)?;
+    let y = ops::norm_linf(x.as_tensor(), 1)?;
+    let dx = gradient_of(&y.sum_all()?.backward()?, &x);
+    assert_same("L-inf", &dx, &[third, -third, 0., third])?;
+    let y = ops::min(x.as_tensor(), 1)?;
+    let dx = gradient_of(&y.sum_all()?.backward()?, &x);
+    assert_same("min", &dx, &[0., 1., 0., 0.])?;
+    // Both ends of one row; and only one of them used.
+    let (min, max) = ops::min_max(x.as_tensor(), 1)?;
+    let dx = gradient_of(&(min + max * 6.)?.sum_all()?.backward()?, &x);
+    assert_same("both ends", &dx, &[3., 1., 0., 3.])?;
+    let (min, _) = ops::min_max(x.as_tensor(), 1)?;
+    let dx = gradient_of(&min.sum_all()?.backward()?, &x);
+    assert_same("one end", &dx, &[0., 1., 0., 0.])?;
+
+    for dtype in ops_dtypes() {
+        let x = var(&[0., -0., 0., 0., -0., 0.], (2, 3), dtype, device)?;
+        for y in [
+            ops::norm_l1(x.as_tensor(), 1)?,
+            ops::norm_l2(x.as_tensor(), 1)?,
+            ops::norm_linf(x.as_tensor(), 1)?,
+            ops::mean_of_squares(x.as_tensor(), 1)?,
+        ] {
+            assert_same("norm of zeros", &y, &[0.; 2])?;
+            let dx = gradient_of(&y.sum_all()?.backward()?, &x);
+            assert_same("at zeros", &dx, &[0.; 6])?;
+        }
+        let x = var(&[3., 0., -4.], (1, 3), dtype, device)?;
+        let dx = gradient_of(&ops::norm_l1(x.as_tensor(), 1)?.sum_all()?.backward()?, &x);
+        assert_same("L1", &dx, &[1., 0., -1.])?;
+    }
+    Ok(())
 }
 
 /// logsumexp of a row of -inf has no derivative: 0, not NaN, and no NaN for its neighbours.
@@ -262,8 +367,10 @@ fn g10(device: &Device) -> Result<()> {
 
 on_devices! {
     g01: g01_cpu, g01_cuda;
+    g02: g02_cpu, g02_cuda;
     g04: g04_cpu, g04_cuda;
     g06: g06_cpu, g06_cuda;
+    g07: g07_cpu, g07_cuda;
     g08: g08_cpu, g08_cuda;
     g09: g09_cpu, g09_cuda;
     g10: g10_cpu, g10_cuda;

@@ -37,16 +37,24 @@ fn l01(device: &Device) -> Result<()> {
     equals_copy("indexed", &x)
 }
 
-/// A transposed view and a broadcast one, over axes that are not innermost. (prod and mean do not
-/// exist here yet.)
+/// A transposed view and a broadcast one, over axes that are not innermost.
 fn l02(device: &Device) -> Result<()> {
     let x = tensor(&[1., 2., 3., 4., 5., 6.], (2, 3), DType::F32, device)?;
-    assert_same("transposed", &ops::sum(&x.t()?, D::Minus1)?, &[5., 7., 9.])?;
+    assert_same("sum", &ops::sum(&x.t()?, D::Minus1)?, &[5., 7., 9.])?;
+    assert_same("prod", &ops::prod(&x.t()?, D::Minus1)?, &[4., 10., 18.])?;
+    assert_same("mean", &ops::mean(&x.t()?, D::Minus1)?, &[2.5, 3.5, 4.5])?;
     let x = tensor(&[1., 2., 3.], (1, 1, 3, 1), DType::F32, device)?;
     let x = x.broadcast_as((7, 5, 3, 2))?;
     let y = ops::sum(&ops::sum(&x, 3)?, 0)?;
     assert_eq!(y.dims(), [5, 3]);
     assert_same("broadcast", &y, &[14., 28., 42.].repeat(5))?;
+    let y = ops::mean(&x, (0, 3))?;
+    assert_eq!(y.dims(), [5, 3]);
+    assert_same("mean", &y, &[1., 2., 3.].repeat(5))?;
+    let y = ops::prod_keepdim(&x, (3, 0))?;
+    assert_eq!(y.dims(), [1, 5, 3, 1]);
+    let expected = [1., 2f64.powi(14), 3f64.powi(14)].repeat(5);
+    assert_same("prod", &y, &expected)?;
     equals_copy("broadcast", &x)
 }
 

@@ -2,6 +2,7 @@
 
 use candle_rowwise::ops;
 
+use super::{gradient_of, var};
 use crate::common::*;
 
 /// The denominator is not summed in a half type, where it stalls.
@@ -20,7 +21,8 @@ fn p01(device: &Device) -> Result<()> {
     assert_same("log_softmax", &y, &[-8.3203125; 4096])
 }
 
-/// A half sum is added up in f32, on every axis and through views. (mean does not exist here yet.)
+/// A half sum is added up in f32, on every axis and through views; the mean is no sum that was
+/// rounded.
 fn p02(device: &Device) -> Result<()> {
     let ones = |shape: &[usize], dtype| Tensor::ones(shape, dtype, device);
     let x = ones(&[4096], DType::F16)?;
@@ -32,11 +34,13 @@ fn p02(device: &Device) -> Result<()> {
     assert_same("view over axis 0", &ops::sum(&x.t()?, 0)?, &[4096., 4096.])?;
     let x = ones(&[65520], DType::F16)?;
     assert_same("f16 65520", &ops::sum(&x, 0)?, &[f64::INFINITY])?;
+    assert_same("f16 mean", &ops::mean(&x, 0)?, &[1.])?;
     let x = ones(&[70000], DType::BF16)?;
-    assert_same("bf16 70000", &ops::sum(&x, 0)?, &[70144.])
+    assert_same("bf16 70000", &ops::sum(&x, 0)?, &[70144.])?;
+    assert_same("bf16 mean", &ops::mean(&x, 0)?, &[1.])
 }
 
-/// One f32 accumulator stops at 2^24. (mean does not exist here yet.)
+/// One f32 accumulator stops at 2^24.
 fn p03(device: &Device) -> Result<()> {
     let x = Tensor::ones(17 << 20, DType::F32, device)?;
     assert_same("17 * 2^20", &ops::sum(&x, 0)?, &[17825792.])?;
@@ -46,7 +50,48 @@ fn p03(device: &Device) -> Result<()> {
         20_000_000
     };
     let x = Tensor::ones((len, 2), DType::F32, device)?;
-    assert_same("axis 0", &ops::sum(&x, 0)?, &[len as f64; 2])
+    assert_same("axis 0", &ops::sum(&x, 0)?, &[len as f64; 2])?;
+    assert_same("mean", &ops::mean(&x, 0)?, &[1., 1.])
+}
+
+/// A sum that overflows is no mean that does.
+fn p04(device: &Device) -> Result<()> {
+    let f32s = [f64::from(3e38f32), f64::from(-3e38f32)];
+    let cases: [(DType, Vec<f64>, f64); 7] = [
+        (DType::F32, vec![f32s[0]; 2], f32s[0]),
+        (DType::F32, vec![f32s[1]; 1000], f32s[1]),
+        (DType::F32, [f32s, f32s].concat(), 0.),
+        (DType::F64, vec![1e308; 2], 1e308),
+        (DType::F64, vec![f64::MAX; 3000], f64::MAX),
+        (DType::F16, vec![60000.; 8], 60000.),
+        (DType::BF16, vec![3e38; 64], 3e38),
+    ];
+    for (dtype, row, expected) in cases {
+        let what = format!("{dtype:?} {} of {}", row.len(), row[0]);
+        let x = tensor(&row, row.len(), dtype, device)?;
+        // As far off as a sum of so many values may be.
+        let fold = reference::depth(row.len()) * float::unit(float::wide(dtype));
+        let expected = Expect {
+            value: float::round(dtype, expected),
+            bound: fold * row[0].abs(),
+        };
+        check(&what, &ops::mean(&x, 0)?, &[expected])?;
+    }
+    let pair = tensor(&[3e38; 2], 2, DType::F32, device)?;
+    assert_same("two", &ops::mean(&pair, 0)?, &[f32s[0]])?;
+    let pair = tensor(&[1e308; 2], 2, DType::F64, device)?;
+    assert_same("two", &ops::mean(&pair, 0)?, &[1e308])?;
+    // What is beyond the dtype itself.
+    let inf = f64::INFINITY;
+    for (row, expected) in [
+        ([inf, 1.], inf),
+        ([inf, -inf], f64::NAN),
+        ([1., f64::NAN], f64::NAN),
+    ] {
+        let x = tensor(&row, 2, DType::F32, device)?;
+        assert_same("mean", &ops::mean(&x, 0)?, &[expected])?;
+    }
+    Ok(())
 }
 
 /// eps is held in f32 or wider: 1e-12 is no 0, and there is no floor in its place.
@@ -81,13 +126,91 @@ fn p06(device: &Device) -> Result<()> {
     assert_close("-1e7", &ops::log_softmax(&x, 1)?, &expected, 3e-7)
 }
 
-/// An index does not pass through a half type. (Integer inputs are not taken yet.)
+/// Squares that overflow or vanish: the norm is right, and so is its gradient.
+fn p07(device: &Device) -> Result<()> {
+    let half = std::f64::consts::FRAC_1_SQRT_2;
+    // The row, its norm, the gradient.
+    type Case = (DType, Vec<f64>, f64, Vec<f64>);
+    let cases: [Case; 8] = [
+        (DType::F32, vec![1e20, 1., 1.], 1e20, vec![1., 1e-20, 1e-20]),
+        (DType::F16, vec![600., 800.], 1000., vec![0.6, 0.8]),
+        (DType::F16, vec![200.; 3], 346.41016, vec![0.57735027; 3]),
+        (DType::F32, vec![1e-30; 2], 1.41421356e-30, vec![half; 2]),
+        (
+            DType::F64,
+            vec![1e200; 2],
+            1.4142135623730951e200,
+            vec![half; 2],
+        ),
+        (
+            DType::F64,
+            vec![1e-200; 2],
+            1.4142135623730951e-200,
+            vec![half; 2],
+        ),
+        (
+            DType::BF16,
+            vec![2f64.powi(100); 4],
+            2f64.powi(101),
+            vec![0.5; 4],
+        ),
+        // The norm itself is no f32; the direction still is.
+        (DType::F32, vec![3e38; 2], f64::INFINITY, vec![half; 2]),
+    ];
+    for (dtype, row, norm, direction) in cases {
+        let what = format!("{dtype:?} {row:?}");
+        let x = var(&row, row.len(), dtype, device)?;
+        let y = ops::norm_l2(x.as_tensor(), 0)?;
+        let relative = 4. * float::unit(dtype).max(1e-9);
+        assert_close(&what, &y, &[norm], relative)?;
+        let dx = gradient_of(&y.backward()?, &x);
+        assert_close(&format!("{what} dx"), &dx, &direction, relative)?;
+    }
+    // The mean of squares: right where their sum overflows, infinite where it is.
+    let x = tensor(&[1.5e19; 100], 100, DType::F32, device)?;
+    assert_close("mean", &ops::mean_of_squares(&x, 0)?, &[2.25e38], 3e-7)?;
+    let x = tensor(&[1e20, 1.], 2, DType::F32, device)?;
+    assert_same("mean", &ops::mean_of_squares(&x, 0)?, &[f64::INFINITY])?;
+    let x = tensor(&[3e-23; 7], 7, DType::F32, device)?;
+    let expected = Expect {
+        value: 9e-46,
+        bound: 1e-48,
+    };
+    check("tiny", &ops::mean_of_squares(&x, 0)?, &[expected])
+}
+
+/// Integers are added up in i64, not in their own narrow type; their mean is a fraction.
+fn p09(device: &Device) -> Result<()> {
+    let x = Tensor::new(vec![200u8; 1000], device)?;
+    let sum = ops::sum(&x, 0)?;
+    assert_eq!(sum.dtype(), DType::I64);
+    assert_same("sum", &sum, &[200000.])?;
+    let mean = ops::mean(&x, 0)?;
+    assert_eq!(mean.dtype(), DType::F64);
+    assert_same("mean", &mean, &[200.])?;
+    let big = 1i64 << 62;
+    let x = Tensor::new(&[big, big, -big], device)?;
+    assert_eq!(ops::sum(&x, 0)?.to_scalar::<i64>()?, big);
+    Ok(())
+}
+
+/// Integers are compared as integers, and an index does not pass through a half type.
 fn p10(device: &Device) -> Result<()> {
+    let tokens = [49406i64, 320, 1125, 539, 320, 2368, 49407];
+    let x = Tensor::new(&tokens, device)?;
+    assert_same("argmax", &ops::argmax(&x, 0)?, &[6.])?;
+    let exact = 1i64 << 53;
+    let x = Tensor::new(&[exact, exact + 1, exact], device)?;
+    assert_same("argmax", &ops::argmax(&x, 0)?, &[1.])?;
+    assert_eq!(ops::max(&x, 0)?.to_scalar::<i64>()?, 9007199254740993);
+    let x = Tensor::new(&[1u32 << 24, (1 << 24) + 1], device)?;
+    assert_same("argmax", &ops::argmax(&x, 0)?, &[1.])?;
     let mut x = vec![0.; 3000];
     x[2999] = 1.;
     for dtype in [DType::F16, DType::BF16] {
         let x = tensor(&x, 3000, dtype, device)?;
         assert_same("argmax", &ops::argmax(&x, 0)?, &[2999.])?;
+        assert_same("argmin", &ops::argmin(&x.neg()?, 0)?, &[2999.])?;
     }
     Ok(())
 }
@@ -96,7 +219,10 @@ on_devices! {
     p01: p01_cpu, p01_cuda;
     p02: p02_cpu, p02_cuda;
     p03: p03_cpu, p03_cuda;
+    p04: p04_cpu, p04_cuda;
     p05: p05_cpu, p05_cuda;
     p06: p06_cpu, p06_cuda;
+    p07: p07_cpu, p07_cuda;
+    p09: p09_cpu, p09_cuda;
     p10: p10_cpu, p10_cuda;
 }

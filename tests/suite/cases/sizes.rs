@@ -3,14 +3,15 @@
 use candle_rowwise::ops;
 
 use crate::common::data::h_values;
-use crate::common::ops::{run, side_values, sides};
+use crate::common::ops::{run, side_values, sides, suited};
 use crate::common::*;
 
 /// `op` on rows of these values, against the reference.
 fn right(op: Op, x: &[f64], rows: usize, dtype: DType, device: &Device) -> Result<Tensor> {
     let width = x.len() / rows;
     let what = format!("{} {dtype:?} {rows} rows of {width}", op.name());
-    let x = tensor(x, (rows, width), dtype, device)?;
+    let x = suited(op, x.to_vec(), width);
+    let x = tensor(&x, (rows, width), dtype, device)?;
     let sides = sides(op, width, dtype, device)?;
     let y = run(op, &x, &sides)?;
     let side_values = side_values(&sides)?;
@@ -51,23 +52,25 @@ fn n01(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// argmax on a short axis that is not innermost.
+/// argmax and argmin on a short axis that is not innermost.
 fn n02(device: &Device) -> Result<()> {
     for middle in [101, 65, 100, 127] {
         let (outer, inner) = (37, 53);
         let x = normal(70, outer * middle * inner);
         let t = tensor(&x, (outer, middle, inner), DType::F32, device)?;
         let x = values(&t)?;
-        let mut expected = Vec::new();
+        let (mut largest, mut smallest) = (Vec::new(), Vec::new());
         for o in 0..outer {
             for i in 0..inner {
                 let column: Vec<f64> = (0..middle)
                     .map(|m| x[(o * middle + m) * inner + i])
                     .collect();
-                expected.push(reference::argmax(&column) as f64);
+                largest.push(reference::argmax(&column) as f64);
+                smallest.push(reference::argmin(&column) as f64);
             }
         }
-        assert_same("argmax", &ops::argmax(&t, 1)?, &expected)?;
+        assert_same("argmax", &ops::argmax(&t, 1)?, &largest)?;
+        assert_same("argmin", &ops::argmin(&t, 1)?, &smallest)?;
     }
     Ok(())
 }
@@ -83,13 +86,17 @@ fn n03(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Padding is not joined in. (prod and cross_entropy do not exist here yet.)
+/// Padding is not joined in. (cross_entropy does not exist here yet.)
 fn n04(device: &Device) -> Result<()> {
     let x = Tensor::zeros((1, 10), DType::F32, device)?;
     let y = ops::logsumexp(&x, 1)?;
     assert_close("logsumexp", &y, &[std::f64::consts::LN_10], 1e-7)?;
     let x = tensor(&[-7.; 30], (3, 10), DType::F32, device)?;
-    assert_same("max", &ops::max(&x, 1)?, &[-7.; 3])
+    assert_same("max", &ops::max(&x, 1)?, &[-7.; 3])?;
+    assert_same("min", &ops::min(&x.neg()?, 1)?, &[7.; 3])?;
+    assert_same("all", &ops::all(&x, 1)?, &[1.; 3])?;
+    let x = Tensor::ones((3, 10), DType::F32, device)?;
+    assert_same("prod", &ops::prod(&x, 1)?, &[1.; 3])
 }
 
 on_devices! {

@@ -61,8 +61,8 @@ fn s03(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// max and argmax of rows of -inf: the start value is no largest finite number. (min and integers
-/// do not exist here yet.)
+/// The ends of rows of one infinity or of the lowest integer: the start value is no largest finite
+/// number.
 fn s04(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         for width in [1, 10, 100000] {
@@ -74,7 +74,26 @@ fn s04(device: &Device) -> Result<()> {
             let x = tensor(&x, width, dtype, device)?;
             let last = (width - 1) as f64;
             assert_same("last", &ops::argmax(&x, 0)?, &[last])?;
+            assert_same("last", &ops::argmin(&x.neg()?, 0)?, &[last])?;
+            let x = tensor(&vec![INF; width], width, dtype, device)?;
+            assert_same("min", &ops::min(&x, 0)?, &[INF])?;
+            assert_same("argmin", &ops::argmin(&x, 0)?, &[0.])?;
+            assert_same("argmax", &ops::argmax(&x, 0)?, &[0.])?;
+            let (min, max) = ops::min_max(&x, 0)?;
+            assert_same("min of both", &min, &[INF])?;
+            assert_same("max of both", &max, &[INF])?;
         }
+    }
+    for width in [1, 10, 100000] {
+        let x = Tensor::new(vec![i64::MIN; width], device)?;
+        assert_eq!(ops::max(&x, 0)?.to_scalar::<i64>()?, i64::MIN);
+        assert_same("argmax", &ops::argmax(&x, 0)?, &[0.])?;
+        let x = Tensor::new(vec![i64::MAX; width], device)?;
+        assert_eq!(ops::min(&x, 0)?.to_scalar::<i64>()?, i64::MAX);
+        assert_same("argmin", &ops::argmin(&x, 0)?, &[0.])?;
+        let x = Tensor::zeros(width, DType::U8, device)?;
+        assert_same("max", &ops::max(&x, 0)?, &[0.])?;
+        assert_same("argmax", &ops::argmax(&x, 0)?, &[0.])?;
     }
     Ok(())
 }
@@ -102,6 +121,11 @@ fn s05(device: &Device) -> Result<()> {
             let x = tensor(row, row.len(), dtype, device)?;
             assert_same("max", &ops::max(&x, 0)?, &[nan])?;
             assert_same("argmax", &ops::argmax(&x, 0)?, &[*index])?;
+            assert_same("min", &ops::min(&x, 0)?, &[nan])?;
+            assert_same("argmin", &ops::argmin(&x, 0)?, &[*index])?;
+            let (min, max) = ops::min_max(&x, 0)?;
+            assert_same("min of both", &min, &[nan])?;
+            assert_same("max of both", &max, &[nan])?;
         }
     }
     Ok(())
@@ -141,7 +165,56 @@ fn s06(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// What each reduction makes of NaN and infinities, at every length.
+fn reductions(device: &Device) -> Result<()> {
+    let nan = f64::NAN;
+    let with = |special: &[f64], width: usize| {
+        let mut row = vec![0.5; width];
+        // At the start and, the last of them, at the end.
+        row[0] = special[0];
+        row[width - 1] = special[special.len() - 1];
+        row
+    };
+    // What is in the row; sum and mean, the norms and the mean of squares, product, var and std.
+    let cases: [(&[f64], [f64; 4]); 4] = [
+        (&[nan], [nan; 4]),
+        (&[INF], [INF, INF, INF, nan]),
+        (&[-INF, INF], [nan, INF, -INF, nan]),
+        (&[-INF, nan], [nan; 4]),
+    ];
+    for dtype in DTYPES {
+        for width in [2, 3, 64, 1025, 70000] {
+            for (special, [sum, norm, prod, var]) in cases {
+                let what = format!("{special:?} in {width} {dtype:?}");
+                let x = tensor(&with(special, width), width, dtype, device)?;
+                // Small factors of an infinity do not make a 0 of it, but two halves of a long row
+                // may be 0 and infinite.
+                if width <= 64 {
+                    assert_same(&what, &ops::prod(&x, 0)?, &[prod])?;
+                }
+                for y in [ops::sum(&x, 0)?, ops::mean(&x, 0)?] {
+                    assert_same(&what, &y, &[sum])?;
+                }
+                for y in [
+                    ops::norm_l1(&x, 0)?,
+                    ops::norm_l2(&x, 0)?,
+                    ops::norm_linf(&x, 0)?,
+                    ops::mean_of_squares(&x, 0)?,
+                ] {
+                    assert_same(&what, &y, &[norm])?;
+                }
+                assert_same(&what, &ops::var(&x, 0, 0)?, &[var])?;
+                assert_same(&what, &ops::std(&x, 0, 1)?, &[var])?;
+                assert_same(&what, &ops::all(&x, 0)?, &[1.])?;
+                assert_same(&what, &ops::any(&(x * 0.)?, 0)?, &[1.])?;
+            }
+        }
+    }
+    Ok(())
+}
+
 on_devices! {
+    reductions: reductions_cpu, reductions_cuda;
     s01: s01_cpu, s01_cuda;
     s03: s03_cpu, s03_cuda;
     s04: s04_cpu, s04_cuda;

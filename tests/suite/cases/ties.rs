@@ -4,10 +4,10 @@ use candle_rowwise::ops;
 
 use super::{gradient_of, var};
 use crate::common::data::h_values;
-use crate::common::ops::DTYPES;
+use crate::common::ops::{Over, DTYPES};
 use crate::common::*;
 
-/// Ties go to the lowest index, and zeros of both signs tie. (argmin does not exist here yet.)
+/// Ties go to the lowest index, and zeros of both signs tie.
 fn t01(device: &Device) -> Result<()> {
     let mut long = vec![0.; 1_000_000];
     for place in [5, 500_001, 999_999] {
@@ -27,14 +27,14 @@ fn t01(device: &Device) -> Result<()> {
             let x = tensor(row, row.len(), dtype, device)?;
             let what = format!("{dtype:?} {}", row.len());
             assert_same(&what, &ops::argmax(&x, 0)?, &[*index])?;
+            assert_same(&what, &ops::argmin(&x.neg()?, 0)?, &[*index])?;
         }
     }
     Ok(())
 }
 
-/// An axis of length one is not folded away. (mean, prod, min and var do not exist here yet.)
+/// An axis of length one is not folded away.
 fn t02(device: &Device) -> Result<()> {
-    type OverDim = fn(&Tensor, usize) -> candle_core::Result<Tensor>;
     let cases: [((usize, usize), usize); 5] = [
         ((32768, 1), 1),
         ((1, 32768), 0),
@@ -46,9 +46,13 @@ fn t02(device: &Device) -> Result<()> {
         let n = shape.0 * shape.1;
         let x = h_values(n);
         // The function, its value at x, its derivative.
-        let functions: [(&str, OverDim, Vec<f64>, f64); 5] = [
+        let functions: [(&str, Over<usize>, Vec<f64>, f64); 9] = [
             ("sum", ops::sum, x.clone(), 1.),
+            ("mean", ops::mean, x.clone(), 1.),
+            ("prod", ops::prod, x.clone(), 1.),
             ("max", ops::max, x.clone(), 1.),
+            ("min", ops::min, x.clone(), 1.),
+            ("var", |x, dim| ops::var(x, dim, 0), vec![0.; n], 0.),
             ("logsumexp", ops::logsumexp, x.clone(), 1.),
             ("softmax", ops::softmax, vec![1.; n], 0.),
             ("log_softmax", ops::log_softmax, vec![0.; n], 0.),
@@ -66,6 +70,7 @@ fn t02(device: &Device) -> Result<()> {
         let leaf = tensor(&x, shape, DType::F32, device)?;
         let index = ops::argmax(&leaf, dim)?;
         assert_same("argmax", &index, &vec![0.; n])?;
+        assert_same("argmin", &ops::argmin(&leaf, dim)?, &vec![0.; n])?;
     }
     Ok(())
 }

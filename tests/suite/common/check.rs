@@ -49,8 +49,8 @@ pub fn check(what: &str, got: &Tensor, expected: &[Expect]) -> Result<()> {
     let got_values = values(got)?;
     assert_eq!(got_values.len(), expected.len(), "{what}: elements");
     let dtype = match got.dtype() {
-        // Indices are exact.
-        DType::U32 => DType::F64,
+        // Integers are exact.
+        DType::U8 | DType::U32 | DType::I16 | DType::I32 | DType::I64 => DType::F64,
         dtype => dtype,
     };
     let pairs = got_values.iter().zip(expected).enumerate();

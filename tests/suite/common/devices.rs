@@ -36,7 +36,7 @@ macro_rules! on_devices {
 /// sizes that decide nothing are to be small.
 pub fn is_host_run() -> bool {
     #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
-    return candle_rowwise::cuda::host_run::current().is_some();
+    return candle_rowwise::cuda::host_run::seed().is_some();
     #[cfg(not(all(feature = "host-kernels", not(feature = "cuda"))))]
     false
 }
@@ -45,10 +45,10 @@ pub fn is_host_run() -> bool {
 pub fn handed_on<R>(f: impl Fn() -> R + Sync) -> impl Fn() -> R + Sync {
     #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
     let f = {
-        use candle_rowwise::cuda::host_run::{current, with};
-        let run = current();
-        move || match run {
-            Some(run) => with(run, &f),
+        use candle_rowwise::cuda::host_run::{seed, with};
+        let seed = seed();
+        move || match seed {
+            Some(seed) => with(seed, &f),
             None => f(),
         }
     };
@@ -61,14 +61,10 @@ pub fn handed_on<R>(f: impl Fn() -> R + Sync) -> impl Fn() -> R + Sync {
 pub fn on_host_run(
     body: impl Fn(&candle_core::Device) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    use candle_rowwise::cuda::host_run::{with, HostRun};
+    use candle_rowwise::cuda::host_run::with;
     let seeds = std::env::var("ROWWISE_HOST_SEEDS").unwrap_or_else(|_| "1".into());
     for seed in seeds.split(',') {
-        let run = HostRun {
-            seed: seed.trim().parse()?,
-            limits: candle_rowwise::plan::DeviceLimits::H200,
-        };
-        with(run, || body(&candle_core::Device::Cpu))?;
+        with(seed.trim().parse()?, || body(&candle_core::Device::Cpu))?;
     }
     Ok(())
 }

@@ -13,6 +13,10 @@ fn format(dtype: DType) -> (i32, i32, f64) {
     }
 }
 
+pub fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+}
+
 /// The dtype that ops on `dtype` compute in.
 pub fn wide(dtype: DType) -> DType {
     match dtype {

@@ -6,7 +6,7 @@ use candle_rowwise::problem::Op;
 
 use super::check::Expect;
 use super::float;
-use super::reference::{argmax, depth, Exponentials, Hat, Total};
+use super::reference::{argmax, argmin, depth, factors, Exponentials, Hat, Spread, Squares, Total};
 
 /// The gradients of a whole tensor.
 pub struct Gradients {
@@ -67,12 +67,83 @@ fn input_gradient(op: Op, row: &[f64], sides: &[Vec<f64>], g: &[f64], u: f64) ->
     let fold = depth(n) * u;
     match op {
         Op::Sum => vec![Expect::exactly(g[0]); n],
-        Op::Max => {
-            let max = row[argmax(row)];
-            let is_tie = |x: f64| x == max || (x.is_nan() && max.is_nan());
-            let ties = row.iter().filter(|x| is_tie(**x)).count() as f64;
+        Op::Mean => vec![Expect::exactly(g[0] / n as f64); n],
+        Op::Prod => {
+            // Products of what is before and of what is behind an element.
+            let mut before = vec![1.; n + 1];
+            let mut behind = vec![1.; n + 1];
+            for i in 0..n {
+                before[i + 1] = before[i] * row[i];
+                behind[n - 1 - i] = behind[n - i] * row[n - 1 - i];
+            }
+            (0..n)
+                .map(|i| relative(g[0] * (before[i] * behind[i + 1]), (factors(row) + 1.) * u))
+                .collect()
+        }
+        Op::Max => share(row, row[argmax(row)], g[0]),
+        Op::Min => share(row, row[argmin(row)], g[0]),
+        Op::MinMax => {
+            let min = share(row, row[argmin(row)], g[0]);
+            let max = share(row, row[argmax(row)], g[1]);
+            let both = min.iter().zip(max);
+            both.map(|(a, b)| Expect::exactly(a.value + b.value))
+                .collect()
+        }
+        Op::AbsMax => {
+            let magnitudes: Vec<f64> = row.iter().map(|x| x.abs()).collect();
+            let shares = share(&magnitudes, magnitudes[argmax(&magnitudes)], g[0]);
+            let signed = row.iter().zip(shares);
+            signed
+                .map(|(x, e)| Expect::exactly(e.value * sign(*x)))
+                .collect()
+        }
+        Op::NormL1 => row
+            .iter()
+            .map(|x| Expect::exactly(g[0] * sign(*x)))
+            .collect(),
+        Op::NormL2 => {
+            let squares = Squares::new(row, u);
+            let norm = squares.total.sqrt();
             row.iter()
-                .map(|&x| Expect::exactly(if is_tie(x) { g[0] / ties } else { 0. }))
+                .map(|x| match norm == 0. {
+                    true => Expect::exactly(0.),
+                    false => relative(x * squares.scale / norm * g[0], squares.error / 2. + 6. * u),
+                })
+                .collect()
+        }
+        Op::MeanOfSquares => row
+            .iter()
+            .map(|x| relative(2. * x / n as f64 * g[0], 4. * u))
+            .collect(),
+        Op::Var { correction } => {
+            let spread = Spread::new(row, correction, u);
+            let slope = 2. * g[0] / spread.degrees;
+            spread
+                .deviations
+                .iter()
+                .map(|d| Expect {
+                    value: slope * d / spread.scale,
+                    bound: slope.abs() * (6. * u * d.abs() + spread.mean_error) / spread.scale,
+                })
+                .collect()
+        }
+        Op::Std { correction } => {
+            let spread = Spread::new(row, correction, u);
+            let squares = Squares::new(&spread.deviations, u);
+            let norm = squares.total.sqrt() / squares.scale;
+            let slope = g[0] / spread.degrees.sqrt();
+            let norm_error =
+                squares.error / 2. + 8. * u + spread.mean_error * (n as f64).sqrt() / norm;
+            spread
+                .deviations
+                .iter()
+                .map(|d| match norm == 0. && !slope.is_nan() {
+                    true => Expect::exactly(0.),
+                    false => Expect {
+                        value: slope * (d / norm),
+                        bound: slope.abs() * (d.abs() * norm_error + spread.mean_error) / norm,
+                    },
+                })
                 .collect()
         }
         Op::LogSumExp => {
@@ -159,6 +230,24 @@ fn input_gradient(op: Op, row: &[f64], sides: &[Vec<f64>], g: &[f64], u: f64) ->
     }
 }
 
+/// The gradient of the value at an end of the row: shared among those that have it.
+fn share(row: &[f64], end: f64, g: f64) -> Vec<Expect> {
+    let is_tie = |x: f64| x == end || (x.is_nan() && end.is_nan());
+    let ties = row.iter().filter(|x| is_tie(**x)).count() as f64;
+    row.iter()
+        .map(|&x| Expect::exactly(if is_tie(x) { g / ties } else { 0. }))
+        .collect()
+}
+
+/// 0 of zeros, NaN of a NaN.
+fn sign(x: f64) -> f64 {
+    if x == 0. {
+        0.
+    } else {
+        x.signum()
+    }
+}
+
 fn relative(value: f64, error: f64) -> Expect {
     Expect {
         value,
@@ -201,7 +290,7 @@ fn the_gradients_are_those_of_the_reference() {
     let x = normal(1, rows * width);
     let sides = [normal(2, width), normal(3, width)];
     for op in Op::ALL {
-        if op == Op::ArgMax {
+        if !op.has_derivative() {
             continue;
         }
         let sides = &sides[..op.sides().len()];

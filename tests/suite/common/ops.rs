@@ -1,5 +1,6 @@
 //! The ops under test, by [`Op`]: for tests that run all of them.
 
+use candle_core::shape::{Dim, Dims};
 use candle_core::{DType, Device, Tensor, D};
 use candle_rowwise::ops;
 use candle_rowwise::problem::Op;
@@ -8,19 +9,108 @@ use super::{float, normal, tensor, values, Result};
 
 pub const DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-/// Runs the public function of `op` over the last axis, which a reduction keeps.
+/// Runs the public function of `op` over the last axis, which a reduction keeps. The two results of
+/// a row of min_max are neighbours along it.
 pub fn run(op: Op, x: &Tensor, sides: &[Tensor]) -> candle_core::Result<Tensor> {
+    let last = D::Minus1;
     match op {
-        Op::Sum => ops::sum_keepdim(x, D::Minus1),
-        Op::Max => ops::max_keepdim(x, D::Minus1),
-        Op::ArgMax => ops::argmax_keepdim(x, D::Minus1),
-        Op::LogSumExp => ops::logsumexp_keepdim(x, D::Minus1),
-        Op::Softmax => ops::softmax(x, D::Minus1),
-        Op::LogSoftmax => ops::log_softmax(x, D::Minus1),
+        Op::Sum => ops::sum_keepdim(x, last),
+        Op::Mean => ops::mean_keepdim(x, last),
+        Op::Prod => ops::prod_keepdim(x, last),
+        Op::Max => ops::max_keepdim(x, last),
+        Op::Min => ops::min_keepdim(x, last),
+        Op::MinMax => {
+            let (min, max) = ops::min_max_keepdim(x, last)?;
+            Tensor::cat(&[min, max], last)
+        }
+        Op::AbsMax => ops::abs_max_keepdim(x, last),
+        Op::ArgMax => ops::argmax_keepdim(x, last),
+        Op::ArgMin => ops::argmin_keepdim(x, last),
+        Op::Any => ops::any_keepdim(x, last),
+        Op::All => ops::all_keepdim(x, last),
+        Op::NormL1 => ops::norm_l1_keepdim(x, last),
+        Op::NormL2 => ops::norm_l2_keepdim(x, last),
+        Op::MeanOfSquares => ops::mean_of_squares_keepdim(x, last),
+        Op::Var { correction } => ops::var_keepdim(x, last, correction),
+        Op::Std { correction } => ops::std_keepdim(x, last, correction),
+        Op::LogSumExp => ops::logsumexp_keepdim(x, last),
+        Op::Softmax => ops::softmax(x, last),
+        Op::LogSoftmax => ops::log_softmax(x, last),
         Op::RmsNorm { eps } => ops::rms_norm(x, &sides[0], eps),
         Op::LayerNorm { eps } => ops::layer_norm(x, &sides[0], &sides[1], eps),
         _ => panic!("{}: no test knows how to run it", op.name()),
     }
+}
+
+pub type Over<T> = fn(&Tensor, T) -> candle_core::Result<Tensor>;
+
+/// Every reduction to one value over one dim or several, without and with keepdim.
+pub fn over_dims<T: Dims>() -> Vec<(Op, Over<T>, Over<T>)> {
+    vec![
+        (Op::Sum, ops::sum, ops::sum_keepdim),
+        (Op::Mean, ops::mean, ops::mean_keepdim),
+        (Op::Prod, ops::prod, ops::prod_keepdim),
+        (Op::Max, ops::max, ops::max_keepdim),
+        (Op::Min, ops::min, ops::min_keepdim),
+        (Op::AbsMax, ops::abs_max, ops::abs_max_keepdim),
+        (Op::AbsMax, ops::norm_linf, ops::norm_linf_keepdim),
+        (Op::Any, ops::any, ops::any_keepdim),
+        (Op::All, ops::all, ops::all_keepdim),
+        (Op::NormL1, ops::norm_l1, ops::norm_l1_keepdim),
+        (Op::NormL2, ops::norm_l2, ops::norm_l2_keepdim),
+        (
+            Op::MeanOfSquares,
+            ops::mean_of_squares,
+            ops::mean_of_squares_keepdim,
+        ),
+        (
+            Op::Var { correction: 1 },
+            |x, dims| ops::var(x, dims, 1),
+            |x, dims| ops::var_keepdim(x, dims, 1),
+        ),
+        (
+            Op::Std { correction: 0 },
+            |x, dims| ops::std(x, dims, 0),
+            |x, dims| ops::std_keepdim(x, dims, 0),
+        ),
+        (Op::LogSumExp, ops::logsumexp, ops::logsumexp_keepdim),
+        (
+            Op::MinMax,
+            |x, dims| Ok(ops::min_max(x, dims)?.0),
+            |x, dims| Ok(ops::min_max_keepdim(x, dims)?.0),
+        ),
+        (
+            Op::MinMax,
+            |x, dims| Ok(ops::min_max(x, dims)?.1),
+            |x, dims| Ok(ops::min_max_keepdim(x, dims)?.1),
+        ),
+    ]
+}
+
+/// Every reduction to one value over one dim, without and with keepdim.
+pub fn over_dim<T: Dim>() -> Vec<(Op, Over<T>, Over<T>)> {
+    let mut functions = over_dims();
+    functions.push((Op::ArgMax, ops::argmax, ops::argmax_keepdim));
+    functions.push((Op::ArgMin, ops::argmin, ops::argmin_keepdim));
+    functions
+}
+
+/// Rows of `width` that `op` can be compared on: of a product, factors of which no part is beyond
+/// the range of any dtype, and most of which are 1 or -1; for other ops the values themselves.
+pub fn suited(op: Op, values: Vec<f64>, width: usize) -> Vec<f64> {
+    if op != Op::Prod {
+        return values;
+    }
+    let every = width.div_ceil(16);
+    let factor = |(k, v): (usize, f64)| {
+        let exponent = if k % every == 0 {
+            (1000. * v).sin()
+        } else {
+            0.
+        };
+        1.5f64.powf(exponent).copysign(v)
+    };
+    values.into_iter().enumerate().map(factor).collect()
 }
 
 /// Weights around 1, biases around 0, for rows of `width`.

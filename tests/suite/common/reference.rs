@@ -80,8 +80,63 @@ pub fn forward(op: Op, row: &[f64], sides: &[Vec<f64>], dtype: DType) -> Vec<Exp
                 depth(row.len()) * u * total.magnitude,
             )]
         }
+        Op::Mean => {
+            let (total, n) = (Total::of(row.iter().copied()), row.len() as f64);
+            let error = depth(row.len()) * u * total.magnitude;
+            vec![finish(total.value() / n, error / n)]
+        }
+        Op::Prod => {
+            let value: f64 = row.iter().product();
+            vec![finish(value, factors(row) * u * value.abs())]
+        }
         Op::Max => vec![Expect::exactly(row[argmax(row)])],
+        Op::Min => vec![Expect::exactly(row[argmin(row)])],
+        Op::MinMax => [argmin(row), argmax(row)]
+            .map(|i| Expect::exactly(row[i]))
+            .to_vec(),
+        Op::AbsMax => {
+            let magnitudes: Vec<f64> = row.iter().map(|x| x.abs()).collect();
+            vec![Expect::exactly(magnitudes[argmax(&magnitudes)])]
+        }
         Op::ArgMax => vec![Expect::exactly(argmax(row) as f64)],
+        Op::ArgMin => vec![Expect::exactly(argmin(row) as f64)],
+        Op::Any => vec![Expect::exactly(row.iter().any(|x| *x != 0.).into())],
+        Op::All => vec![Expect::exactly(row.iter().all(|x| *x != 0.).into())],
+        Op::NormL1 => {
+            let total = Total::of(row.iter().map(|x| x.abs()));
+            let error = depth(row.len()) * u * total.magnitude;
+            vec![finish(total.value(), error)]
+        }
+        Op::NormL2 => {
+            let squares = Squares::new(row, u);
+            let norm = squares.total.sqrt() / squares.scale;
+            vec![finish(norm, norm * squares.error / 2.)]
+        }
+        Op::MeanOfSquares => {
+            let squares = Squares::new(row, u);
+            let mean = squares.total / row.len() as f64 / squares.scale / squares.scale;
+            vec![finish(mean, mean * squares.error)]
+        }
+        Op::Var { correction } | Op::Std { correction } => {
+            let spread = Spread::new(row, correction, u);
+            vec![match op {
+                Op::Var { .. } => {
+                    let [var, error] =
+                        [spread.var, spread.var_error].map(|v| v / spread.scale / spread.scale);
+                    finish(var, error)
+                }
+                // sqrt(v + e) - sqrt(v) is below e / sqrt(v).
+                _ => {
+                    let std = spread.var.sqrt();
+                    let error = if std == 0. {
+                        0.
+                    } else {
+                        spread.var_error / std
+                    };
+                    finish(std / spread.scale, error / spread.scale)
+                }
+            }]
+        }
         Op::LogSumExp => {
             let e = Exponentials::new(row, u);
             match e.special {
@@ -148,6 +203,101 @@ pub fn argmax(row: &[f64]) -> usize {
         }
     }
     best
+}
+
+/// The first NaN, else the first of the smallest.
+pub fn argmin(row: &[f64]) -> usize {
+    let negated: Vec<f64> = row.iter().map(|x| -x).collect();
+    argmax(&negated)
+}
+
+/// How many multiplications of the row's product may round: one by a power of two does not.
+pub fn factors(row: &[f64]) -> f64 {
+    let mantissa = |x: &f64| x.to_bits() << 12;
+    row.iter().filter(|x| mantissa(x) != 0).count() as f64
+}
+
+/// A power of two that brings the largest magnitude near 1.
+fn scale_of(row: &[f64]) -> f64 {
+    let largest = row.iter().fold(0., |a: f64, x| a.max(x.abs()));
+    if largest == 0. || !largest.is_finite() {
+        return 1.;
+    }
+    (-largest.log2().floor().clamp(-1000., 1000.)).exp2()
+}
+
+/// The sum of the squares of a row times `scale`.
+pub struct Squares {
+    pub total: f64,
+    pub scale: f64,
+    /// Of the total, relative: each square is rounded once.
+    pub error: f64,
+}
+
+impl Squares {
+    pub fn new(row: &[f64], u: f64) -> Self {
+        let scale = scale_of(row);
+        let total = Total::of(row.iter().map(|x| (x * scale).powi(2)));
+        Self {
+            total: total.value(),
+            scale,
+            error: (depth(row.len()) + 1.) * u,
+        }
+    }
+}
+
+/// The variance of a row times `scale`.
+pub struct Spread {
+    pub scale: f64,
+    /// NaN where nothing is left to divide by.
+    pub var: f64,
+    /// Of the variance, absolute.
+    pub var_error: f64,
+    /// What the sum of squares is divided by.
+    pub degrees: f64,
+    /// The deviations from the mean, times `scale`.
+    pub deviations: Vec<f64>,
+    /// Of each of them, absolute, beside the roundings of its own size.
+    pub mean_error: f64,
+}
+
+impl Spread {
+    pub fn new(row: &[f64], correction: usize, u: f64) -> Self {
+        let (n, depth) = (row.len() as f64, depth(row.len()));
+        let scale = scale_of(row);
+        let degrees = match row.len().checked_sub(correction) {
+            None | Some(0) => f64::NAN,
+            Some(degrees) => degrees as f64,
+        };
+        let rows: Vec<f64> = row.iter().map(|x| x * scale).collect();
+        let sum = Total::of(rows.iter().copied());
+        let high = sum.value() / n;
+        let low = Total::of(rows.iter().map(|x| x - high)).value() / n;
+        let mut deviations: Vec<f64> = rows.iter().map(|x| (x - high) - low).collect();
+        // Nothing is left of equal values, whatever their mean rounds to.
+        let constant = row[0].is_finite() && row.iter().all(|x| *x == row[0]);
+        if constant {
+            deviations.fill(0.);
+        }
+        let var = Total::of(deviations.iter().map(|d| d * d)).value() / degrees;
+        let residual = Total::of(deviations.iter().copied()).magnitude / n;
+        // The rounded mean is off by this much, and the mean of the residuals corrects it but for
+        // the error of their own sum.
+        let shift = depth * u * sum.magnitude / n + u * high.abs();
+        let mean_error = depth * u * (residual + shift);
+        let around = n / degrees * (shift * shift + shift * mean_error);
+        Self {
+            scale,
+            var,
+            var_error: match constant {
+                true => 0.,
+                false => (depth + 4.) * u * (var + around) + 2. * n / degrees * shift * mean_error,
+            },
+            degrees,
+            deviations,
+            mean_error: if constant { 0. } else { mean_error },
+        }
+    }
 }
 
 /// A row under exp.
@@ -259,6 +409,24 @@ fn the_reference_is_right_where_the_answer_is_known() {
     assert_eq!(one(Op::Max, &[1., f64::NEG_INFINITY, 3.]), 3.);
     assert_eq!(one(Op::ArgMax, &[1., f64::NAN, 3., f64::NAN]), 1.);
     assert_eq!(one(Op::ArgMax, &[-0., 0.]), 0.);
+    assert_eq!(one(Op::Mean, &[1e100, 1., -1e100, 1.]), 0.5);
+    assert_eq!(one(Op::Prod, &[3., -2., 0.5]), -3.);
+    assert_eq!(one(Op::Min, &[1., f64::INFINITY, -3.]), -3.);
+    assert_eq!(one(Op::AbsMax, &[1., -3.]), 3.);
+    assert!(one(Op::AbsMax, &[1., f64::NAN]).is_nan());
+    assert_eq!(one(Op::ArgMin, &[1., -3., -3.]), 1.);
+    assert_eq!(one(Op::Any, &[0., -0.]), 0.);
+    assert_eq!(one(Op::Any, &[0., f64::NAN]), 1.);
+    assert_eq!(one(Op::All, &[1., f64::NAN]), 1.);
+    assert_eq!(one(Op::NormL1, &[1., -3.]), 4.);
+    assert_eq!(one(Op::NormL2, &[3e300, -4e300]), 5e300);
+    assert_eq!(one(Op::NormL2, &[3e-320, -4e-320]), 5e-320);
+    assert_eq!(one(Op::MeanOfSquares, &[1., -7.]), 25.);
+    assert_eq!(one(Op::Var { correction: 0 }, &[1e9, 1e9 + 2.]), 1.);
+    assert_eq!(one(Op::Var { correction: 1 }, &[1e9, 1e9 + 2.]), 2.);
+    assert_eq!(one(Op::Std { correction: 0 }, &[1e300, 3e300]), 1e300);
+    assert_eq!(one(Op::Std { correction: 0 }, &[0.1; 7]), 0.);
+    assert!(one(Op::Std { correction: 1 }, &[0.1]).is_nan());
     assert_eq!(one(Op::LogSumExp, &[0., 0.]), std::f64::consts::LN_2);
     assert_eq!(one(Op::Softmax, &[5., 5., 5., 5.]), 0.25);
     assert_eq!(one(Op::LogSoftmax, &[5., f64::NEG_INFINITY]), 0.);

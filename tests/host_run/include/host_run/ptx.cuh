@@ -20,6 +20,24 @@ RW_DEVICE void store_streaming(void* address, const Word4& v) {
     *static_cast<Word4*>(address) = v;
 }
 
+// ---------------------------------------------------------------- the grid
+
+RW_DEVICE u32 add_release(u32* counter, u32 value) {
+    return atomicAdd(counter, value);
+}
+
+RW_DEVICE u32 load_acquire(const u32* counter) {
+    host_run::check_alignment(counter, sizeof(u32));
+    host_run::poll();
+    return *counter;
+}
+
+RW_DEVICE u32 load_coherent(const u32* address) {
+    host_run::preempt();
+    host_run::check_alignment(address, sizeof(u32));
+    return *address;
+}
+
 // ---------------------------------------------------------------- clusters
 
 RW_DEVICE u32 cluster_rank() {

@@ -1,0 +1,100 @@
+// Sums of the squares of a row, whatever its magnitude.
+//
+// Where the sum overflows or has lost terms to underflow, the row is walked again, scaled by a power
+// of two near the inverse of its largest magnitude. The choice is made from joined states, so every
+// thread of the row makes the same one.
+#pragma once
+
+#include <rowwise/rowwise.cuh>
+
+namespace rowwise {
+
+template <class A>
+RW_DEVICE bool squares_are_safe(A sum_of_squares) {
+    return sum_of_squares <= Limits<A>::largest() && sum_of_squares >= Limits<A>::small_square();
+}
+
+// A power of two that brings the row's largest magnitude near 1, or short of it where eps, which is
+// scaled by its square, would overflow; 1 where no power does (a row of zeros, or with an infinity or
+// a NaN).
+template <class Ctx, class T>
+RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
+                                double eps) {
+    using A = accum_t<T>;
+    Max<A> largest;
+    reduce(row, axis_size, ctx, largest, [&](auto& fold, const auto& tile) {
+        A values[Ctx::simd_width];
+        in.load(tile, values);
+#pragma unroll
+        for (int i = 0; i < Ctx::simd_width; ++i) {
+            values[i] = absolute(values[i]);
+        }
+        fold.accumulate(values, tile);
+    });
+    pjoin(largest, ctx);
+    const A magnitude = largest.value();
+    const bool scalable = magnitude > A(0) && magnitude <= Limits<A>::largest();
+    if (!scalable) {
+        return A(1);
+    }
+    // With eps at 2^80 beside it, what is left of the squares is lost in it in any case.
+    const A eps_magnitude = square_root(static_cast<A>(eps)) * A(1.0 / (1ll << 40));
+    return inverse_magnitude(max_of(magnitude, eps_magnitude));
+}
+
+// Folds a tile vector by vector, each lane of the vector in a sum of its own: no more than one
+// vector of `value(e, element e of the row)` is held at a time.
+template <template <class, int> class Op, class Ctx, class T, class TileT, class F>
+RW_DEVICE typename Op<accum_t<T>, 1>::Single fold_vectors(const TileT& tile, RowCache<Ctx, T>& in,
+                                                          F value) {
+    constexpr int W = TileT::kVectorWidth;
+    in.select(tile);
+    auto lanes = Op<accum_t<T>, W>::identity();
+#pragma unroll
+    for (int j = 0; j < TileT::kVectors; ++j) {
+        accum_t<T> values[W];
+        in.vector(j, values);
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+            values[w] = value(j * W + w, values[w]);
+        }
+        lanes.accumulate(values, Positions<TileT>{tile});
+    }
+    return lanes.reduce();
+}
+
+// The sum of the squares of a row that is multiplied by `scale`.
+template <class T>
+struct ScaledSquares {
+    accum_t<T> sum;
+    accum_t<T> scale;
+};
+
+template <class Ctx, class T>
+RW_DEVICE accum_t<T> sum_of_squares(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
+                                    accum_t<T> scale) {
+    using A = accum_t<T>;
+    SumOfSquares<A> state;
+    reduce(row, axis_size, ctx, state, [&](auto& fold, const auto& tile) {
+        fold.join(fold_vectors<SumOfSquares>(tile, in, [&](int, A v) { return v * scale; }));
+    });
+    pjoin(state, ctx);
+    return state.value();
+}
+
+// The sum of the row as it is where that is safe, else of the row scaled so that it is.
+template <class Ctx, class T>
+RW_DEVICE ScaledSquares<T> safe_sum_of_squares(const Row& row, i64 axis_size, Ctx& ctx,
+                                               RowCache<Ctx, T>& in, double eps) {
+    using A = accum_t<T>;
+    ScaledSquares<T> squares{sum_of_squares(row, axis_size, ctx, in, A(1)), A(1)};
+    if (!squares_are_safe(squares.sum)) {
+        squares.scale = safe_scale(row, axis_size, ctx, in, eps);
+        if (squares.scale != A(1)) {
+            squares.sum = sum_of_squares(row, axis_size, ctx, in, squares.scale);
+        }
+    }
+    return squares;
+}
+
+}  // namespace rowwise

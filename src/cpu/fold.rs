@@ -1,0 +1,193 @@
+//! Reductions that are one fold: one walk, one state, and a last step.
+
+use std::marker::PhantomData;
+
+use candle_core::WithDType;
+
+use super::extrema::Extremum;
+use super::{Canonical, Dtype, Stored};
+use crate::engine::{
+    self, once, pjoin, reduce_into, Context, MinMax, Number, ReduceOp, Row, RowBody, LANES,
+};
+
+/// A fold and what becomes of its state.
+pub(super) trait Fold<T: Stored>: Send + Sync + 'static {
+    type State: ReduceOp<LANES, Value = T::Acc>;
+    type Output: WithDType + Default;
+    /// The results of a row, in order.
+    type Results: IntoIterator<Item = Self::Output>;
+    /// How many those are.
+    const RESULTS: usize = 1;
+    /// As [`RowBody::COST`].
+    const COST: usize = 1;
+
+    /// What is folded of a value.
+    #[inline(always)]
+    fn of(value: T::Acc) -> T::Acc {
+        value
+    }
+
+    fn results<C: Context>(state: Joined<T, Self>, ctx: C) -> Self::Results;
+}
+
+/// The state of a whole row.
+type Joined<T, F> = <<F as Fold<T>>::State as ReduceOp<LANES>>::Single;
+
+/// The body of a [`Fold`].
+pub(super) struct Folded<T, F>(PhantomData<fn(T, F)>);
+
+impl<T, F> Folded<T, F> {
+    pub(super) fn new() -> Self {
+        Folded(PhantomData)
+    }
+}
+
+impl<T: Stored, F: Fold<T>> RowBody for Folded<T, F> {
+    type Element = T;
+    type Output = F::Output;
+    const COST: usize = F::COST;
+
+    fn output_width(&self, _: usize) -> usize {
+        F::RESULTS
+    }
+
+    #[inline(always)]
+    fn run<C: Context>(&self, row: &mut Row<'_, T, F::Output>, ctx: C) {
+        let state = reduce_into(
+            row,
+            ctx,
+            <F::State as ReduceOp<LANES>>::identity(),
+            #[inline(always)]
+            |state, x| state.accumulate(&x.map(F::of)),
+        );
+        let state = pjoin(state, ctx);
+        once(row, ctx, || F::results(state, ctx));
+    }
+}
+
+/// The sum of a row; of integers an i64.
+pub(super) struct Sum;
+
+impl<T: Stored> Fold<T> for Sum {
+    type State = engine::Sum<T::Acc>;
+    type Output = T::Total;
+    type Results = [T::Total; 1];
+
+    #[inline(always)]
+    fn results<C: Context>(state: engine::Sum<T::Acc, 1>, ctx: C) -> [T::Total; 1] {
+        engine::round(ctx, state.value().canonical())
+    }
+}
+
+/// The product of a row; of integers an i64.
+pub(super) struct Prod;
+
+impl<T: Stored> Fold<T> for Prod {
+    type State = engine::Prod<T::Acc>;
+    type Output = T::Total;
+    type Results = [T::Total; 1];
+
+    #[inline(always)]
+    fn results<C: Context>(state: engine::Prod<T::Acc, 1>, ctx: C) -> [T::Total; 1] {
+        engine::round(ctx, state.value().canonical())
+    }
+}
+
+/// The sum of magnitudes. Floats only: the magnitude of the lowest integer is none.
+pub(super) struct NormL1;
+
+impl<T: Dtype> Fold<T> for NormL1 {
+    type State = engine::Sum<T::Acc>;
+    type Output = T;
+    type Results = [T; 1];
+
+    #[inline(always)]
+    fn of(value: T::Acc) -> T::Acc {
+        value.abs()
+    }
+
+    #[inline(always)]
+    fn results<C: Context>(state: engine::Sum<T::Acc, 1>, ctx: C) -> [T; 1] {
+        engine::round(ctx, state.value().canonical())
+    }
+}
+
+/// The value at an end of a row: [`Largest`](super::extrema::Largest) and the like.
+pub(super) struct Extreme<E>(PhantomData<fn(E)>);
+
+impl<T: Stored, E: Extremum<T::Acc>> Fold<T> for Extreme<E> {
+    type State = E::State;
+    type Output = T;
+    type Results = [T; 1];
+
+    #[inline(always)]
+    fn results<C: Context>(state: Joined<T, Self>, ctx: C) -> [T; 1] {
+        engine::round(ctx, E::value(state).canonical())
+    }
+}
+
+/// The smallest and the largest value.
+pub(super) struct BothEnds;
+
+impl<T: Stored> Fold<T> for BothEnds {
+    type State = MinMax<T::Acc>;
+    type Output = T;
+    type Results = [T; 2];
+    const RESULTS: usize = 2;
+    const COST: usize = 2;
+
+    #[inline(always)]
+    fn results<C: Context>(state: MinMax<T::Acc, 1>, ctx: C) -> [T; 2] {
+        let [min] = engine::round(ctx, state.min().canonical());
+        let [max] = engine::round(ctx, state.max().canonical());
+        [min, max]
+    }
+}
+
+/// 1 where a value is not 0, and a NaN is not, else 0.
+#[inline(always)]
+fn truth<A: Number>(value: A) -> A {
+    if value != A::ZERO {
+        A::ONE
+    } else {
+        A::ZERO
+    }
+}
+
+/// Whether any value is not 0: the largest truth.
+pub(super) struct Any;
+
+impl<T: Stored> Fold<T> for Any {
+    type State = engine::Max<T::Acc>;
+    type Output = u8;
+    type Results = [u8; 1];
+
+    #[inline(always)]
+    fn of(value: T::Acc) -> T::Acc {
+        truth(value)
+    }
+
+    #[inline(always)]
+    fn results<C: Context>(state: engine::Max<T::Acc, 1>, _: C) -> [u8; 1] {
+        [u8::from(state.value() == T::Acc::ONE)]
+    }
+}
+
+/// Whether no value is 0: the smallest truth.
+pub(super) struct All;
+
+impl<T: Stored> Fold<T> for All {
+    type State = engine::Min<T::Acc>;
+    type Output = u8;
+    type Results = [u8; 1];
+
+    #[inline(always)]
+    fn of(value: T::Acc) -> T::Acc {
+        truth(value)
+    }
+
+    #[inline(always)]
+    fn results<C: Context>(state: engine::Min<T::Acc, 1>, _: C) -> [u8; 1] {
+        [u8::from(state.value() == T::Acc::ONE)]
+    }
+}
