@@ -98,6 +98,10 @@ fn device_limits(x: &Tensor) -> Option<DeviceLimits> {
     match x.device() {
         #[cfg(feature = "cuda")]
         candle_core::Device::Cuda(device) => crate::cuda::limits(device).ok(),
+        #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+        candle_core::Device::Cpu => {
+            crate::cuda::host_run::seed().map(|_| crate::cuda::host_run::LIMITS)
+        }
         _ => None,
     }
 }
@@ -113,6 +117,15 @@ fn empty<D: BackendDevice>(problem: &Problem, device: &D) -> Result<D::Storage> 
         }
         _ => Ok(zeros),
     }
+}
+
+/// Runs a problem of host memory: by the CPU engine, but where a test has the kernels run there.
+fn on_host(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    if let Some(result) = crate::cuda::host_run::run(problem, x, sides) {
+        return result;
+    }
+    crate::cpu::run(problem, x, sides)
 }
 
 /// Checks dims and dtype of a call on any dims of a tensor, before anything is moved or packed.
@@ -145,7 +158,7 @@ impl RowOp {
         let y = if problem.is_empty() {
             empty(&problem, x.0.device())?
         } else {
-            crate::cpu::run(&problem, x.0, &storages)?
+            on_host(&problem, x.0, &storages)?
         };
         Ok((y, problem.output_shape()))
     }

@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(RW_TILED_WARPS * kWarpSize, kTiledBlocks)
     tiled_kernel(const __grid_constant__ Body body, const __grid_constant__ PanelGeometry g) {
     using T = typename Body::Element;
     using Ctx = Context<T, V, O, Body::kStateBytes>;
-    extern __shared__ __align__(16) unsigned char dynamic_shared[];
+    RW_DYNAMIC_SHARED(dynamic_shared);
     const u32 panel = blockIdx.x / static_cast<u32>(g.blocks);
     const u32 outer = panel / static_cast<u32>(g.panels);
     const i64 column = static_cast<i64>(panel - outer * static_cast<u32>(g.panels)) *

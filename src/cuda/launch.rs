@@ -42,6 +42,7 @@ pub(super) unsafe fn launch(
 }
 
 /// Blocks of a cluster that the thread's current device runs: 1 where it has no clusters.
+#[cfg(feature = "cuda")]
 pub(super) fn max_cluster() -> Result<usize> {
     let mut blocks = 0;
     // SAFETY: the function writes one number.
