@@ -168,7 +168,8 @@ RW_DEVICE A inverse_square_root(A x) {
 // sqrt(x), to within an ulp.
 template <class A>
 RW_DEVICE A square_root(A x) {
-    return x > A(0) ? x * inverse_square_root(x) : x;
+    // 0 and infinity, whose inverse roots are no factors, are roots of themselves.
+    return x > A(0) && x <= Limits<A>::largest() ? x * inverse_square_root(x) : x;
 }
 
 // 2^-k with 2^k <= |x| < 2^(k+1), held to where both it and its square are normal numbers: what x
