@@ -26,14 +26,14 @@ pub(super) fn sum_of_squares<T: Dtype, C: Context>(
 /// The sum of squares of a row, scaled if it must be, and the scale of the row.
 #[inline(always)]
 fn safe_sum_of_squares<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> (f64, f64) {
-    let mut attempt = Attempt::plain();
-    loop {
-        let squares = sum_of_squares(row, ctx, attempt.scale).to_f64();
-        if attempt.holds(squares / row.axis_size() as f64) {
-            return (squares, attempt.scale.to_f64());
-        }
-        attempt = Attempt::scaled(row_scale(row, ctx));
+    // No loop over attempts: here the compiler knows the factor to be 1, and leaves it out.
+    let squares = sum_of_squares(row, ctx, T::Accumulator::ONE).to_f64();
+    if Attempt::<T::Accumulator>::plain().holds(squares / row.axis_size() as f64) {
+        return (squares, 1.0);
     }
+    let scale = row_scale(row, ctx);
+    let squares = sum_of_squares(row, ctx, scale);
+    (squares.to_f64(), scale.to_f64())
 }
 
 plain_body!(
