@@ -1,5 +1,6 @@
 //! Compiles the CUDA kernels into a static library and binds their C ABI, where the feature `cuda`
-//! asks for it. Without it there is nothing to do but to say where the headers are.
+//! asks for it; for the feature `host-kernels`, the same kernels as C++ (docs/testing.md). Without
+//! either there is nothing to do but to say where the headers are.
 
 fn main() {
     let root = std::path::PathBuf::from(env("CARGO_MANIFEST_DIR"));
@@ -9,18 +10,76 @@ fn main() {
         root.join("cuda/include").display()
     );
     println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(all(feature = "cuda", feature = "host-kernels"))]
+    sources::fail("the features `cuda` and `host-kernels` each bring their own build of the kernels: choose one");
     #[cfg(feature = "cuda")]
     cuda::build(&root);
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    host_kernels::build(&root);
 }
 
 fn env(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name} for build scripts"))
 }
 
+#[cfg(any(feature = "cuda", feature = "host-kernels"))]
+mod sources {
+    use std::path::{Path, PathBuf};
+
+    pub fn fail(sentence: &str) -> ! {
+        // `cargo::error` shows the sentence alone, where a panic would bury it in a dump.
+        println!("cargo::error={sentence}");
+        std::process::exit(1);
+    }
+
+    /// Rust declarations of cuda/abi.h.
+    pub fn bind(root: &Path) {
+        let header = root.join("cuda/abi.h");
+        // bindgen panics where it finds no libclang; its message is long and not about us.
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let bindings = std::panic::catch_unwind(|| {
+            bindgen::Builder::default()
+                .header(header.to_string_lossy())
+                .allowlist_item("(rw|RW)_.*")
+                .default_enum_style(bindgen::EnumVariation::Rust {
+                    non_exhaustive: false,
+                })
+                .derive_default(false)
+                .layout_tests(false)
+                .generate()
+        });
+        std::panic::set_hook(hook);
+        let bindings = match bindings {
+            Ok(Ok(bindings)) => bindings,
+            Ok(Err(error)) => fail(&format!("bindgen could not read cuda/abi.h: {error}")),
+            Err(_) => fail("bindgen needs libclang to read cuda/abi.h, and none was found (Debian: apt-get install libclang-dev; elsewhere set LIBCLANG_PATH)"),
+        };
+        let out = PathBuf::from(crate::env("OUT_DIR")).join("abi.rs");
+        if let Err(error) = bindings.write_to_file(&out) {
+            fail(&format!("{} could not be written: {error}", out.display()));
+        }
+    }
+
+    /// Every .cu file of the folder: an instance is added by adding its file.
+    pub fn instances(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder)
+            .unwrap_or_else(|e| fail(&format!("{} cannot be read: {e}", folder.display())));
+        let mut files: Vec<_> = entries
+            .filter_map(|entry| entry.ok().map(|e| e.path()))
+            .filter(|path| path.extension().is_some_and(|e| e == "cu"))
+            .collect();
+        files.sort();
+        files
+    }
+}
+
 #[cfg(feature = "cuda")]
 mod cuda {
     use std::path::{Path, PathBuf};
     use std::process::Command;
+
+    use crate::sources::{bind, fail, instances};
 
     /// Comma-separated compute capabilities to compile for, such as `80,90a`.
     const ARCHS: &str = "ROWWISE_CUDA_ARCHS";
@@ -50,12 +109,6 @@ mod cuda {
         link_runtime(&nvcc);
     }
 
-    fn fail(sentence: &str) -> ! {
-        // `cargo::error` shows the sentence alone, where a panic would bury it in a dump.
-        println!("cargo::error={sentence}");
-        std::process::exit(1);
-    }
-
     fn find_nvcc() -> Option<PathBuf> {
         let from_env = ["CUDA_HOME", "CUDA_PATH"]
             .iter()
@@ -64,35 +117,6 @@ mod cuda {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let from_path = std::env::split_paths(&path).map(|dir| dir.join("nvcc"));
         from_env.chain(from_path).find(|nvcc| nvcc.is_file())
-    }
-
-    /// Rust declarations of cuda/abi.h.
-    fn bind(root: &Path) {
-        let header = root.join("cuda/abi.h");
-        // bindgen panics where it finds no libclang; its message is long and not about us.
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let bindings = std::panic::catch_unwind(|| {
-            bindgen::Builder::default()
-                .header(header.to_string_lossy())
-                .allowlist_item("(rw|RW)_.*")
-                .default_enum_style(bindgen::EnumVariation::Rust {
-                    non_exhaustive: false,
-                })
-                .derive_default(false)
-                .layout_tests(false)
-                .generate()
-        });
-        std::panic::set_hook(hook);
-        let bindings = match bindings {
-            Ok(Ok(bindings)) => bindings,
-            Ok(Err(error)) => fail(&format!("bindgen could not read cuda/abi.h: {error}")),
-            Err(_) => fail("the feature `cuda` needs libclang for bindgen, and none was found (Debian: apt-get install libclang-dev; elsewhere set LIBCLANG_PATH)"),
-        };
-        let out = PathBuf::from(crate::env("OUT_DIR")).join("abi.rs");
-        if let Err(error) = bindings.write_to_file(&out) {
-            fail(&format!("{} could not be written: {error}", out.display()));
-        }
     }
 
     fn compile(root: &Path, nvcc: &Path) {
@@ -133,18 +157,6 @@ mod cuda {
         if let Err(error) = build.try_compile(library) {
             fail(&format!("nvcc ({}) failed: {error}", nvcc.display()));
         }
-    }
-
-    /// Every .cu file of the folder: an instance is added by adding its file.
-    fn instances(folder: &Path) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder)
-            .unwrap_or_else(|e| fail(&format!("{} cannot be read: {e}", folder.display())));
-        let mut files: Vec<_> = entries
-            .filter_map(|entry| entry.ok().map(|e| e.path()))
-            .filter(|path| path.extension().is_some_and(|e| e == "cu"))
-            .collect();
-        files.sort();
-        files
     }
 
     fn arch_flags() -> Vec<String> {
@@ -201,6 +213,82 @@ mod cuda {
         // The static runtime's own needs.
         for library in ["dl", "rt", "pthread", "stdc++"] {
             println!("cargo::rustc-link-lib={library}");
+        }
+    }
+}
+
+#[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+mod host_kernels {
+    use std::path::{Path, PathBuf};
+
+    use crate::sources::{bind, fail, instances};
+
+    /// Set: the kernels are built with AddressSanitizer and UndefinedBehaviorSanitizer, in place of
+    /// the instrumentation that reports each of their accesses.
+    const SANITIZE: &str = "ROWWISE_HOST_SANITIZE";
+
+    pub fn build(root: &Path) {
+        for name in ["LIBCLANG_PATH", SANITIZE] {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
+        for folder in ["cuda", "tests/host_run"] {
+            println!("cargo::rerun-if-changed={folder}");
+        }
+        bind(root);
+        let sanitize = std::env::var_os(SANITIZE).is_some_and(|value| value != "0");
+        let shim = root.join("tests/host_run");
+        let mut kernels = instances(&root.join("cuda/instances"));
+        kernels.extend([root.join("cuda/abi.cu"), shim.join("faults.cu")]);
+
+        let mut engine = compiler(&shim, 2);
+        let mut device = compiler(&shim, 1);
+        device
+            .flag("-xc++")
+            .flag("-include")
+            .flag("cuda_runtime.h")
+            .define("ROWWISE_HOST_RUN", None)
+            // Hopper's paths.
+            .define("__CUDA_ARCH__", "900")
+            .include(root.join("cuda/include"))
+            // As the CUDA build has it: a*b+c is fused where it is written as such.
+            .flag("-ffp-contract=off")
+            .flag("-Wno-unknown-pragmas");
+        if sanitize {
+            for build in [&mut engine, &mut device] {
+                build
+                    .flag("-fsanitize=address,undefined")
+                    .flag("-fno-sanitize-recover=undefined");
+            }
+            // GCC's runtimes by name: rustc links without the compiler's own libraries.
+            for library in ["asan", "ubsan"] {
+                println!("cargo::rustc-link-lib={library}");
+            }
+        } else {
+            // The calls that the instrumentation makes go to the shim: no runtime is linked.
+            device
+                .flag("-fsanitize=thread")
+                .flag_if_supported("--param=tsan-instrument-func-entry-exit=0")
+                .define("HOST_RUN_CHECKS_ACCESSES", None);
+        }
+        compile(device, kernels, "rowwise_host_kernels");
+        compile(engine, vec![shim.join("engine.cpp")], "rowwise_host_run");
+    }
+
+    fn compiler(shim: &Path, optimisation: u32) -> cc::Build {
+        let mut build = cc::Build::new();
+        build
+            .cpp(true)
+            .std("c++17")
+            .include(shim.join("include"))
+            .opt_level(optimisation)
+            // Lines, for the sanitizers' reports.
+            .flag("-g1");
+        build
+    }
+
+    fn compile(mut build: cc::Build, files: Vec<PathBuf>, library: &str) {
+        if let Err(error) = build.files(files).try_compile(library) {
+            fail(&format!("the C++ compiler failed: {error}"));
         }
     }
 }

@@ -21,6 +21,8 @@ extern "C" {
 #define RW_MAX_CLUSTER_BLOCKS 16
 /* Warps of a block of the warp tier. */
 #define RW_MAX_WARP_TIER_WARPS 8
+/* Warps of a block of the tiled tier. */
+#define RW_TILED_WARPS 8
 /* Warps that a streaming block may have. */
 #define RW_MAX_STREAMING_WARPS 8
 /* Chunk states that a streaming block keeps at once, at most. */
@@ -78,7 +80,8 @@ typedef enum rw_ownership {
     RW_RESIDENT_BLOCK = 1,
     RW_RESIDENT_CLUSTER = 2,
     RW_STREAMING = 3,
-    RW_SPLIT_K = 4
+    RW_SPLIT_K = 4,
+    RW_TILED = 5
 } rw_ownership;
 
 /* Statuses. Negative: refused here. Positive: a cudaError_t. */
@@ -98,6 +101,10 @@ typedef struct rw_plan {
     int32_t stage_offset; /* where the staged part of a row begins in shared memory */
     int32_t shared_bytes; /* dynamic shared memory of a block */
     int32_t unit;         /* chunks that a state published by a block of a team stands for */
+    int32_t groups;       /* of the tiled tier: 16-byte groups of columns read side by side */
+    int32_t repeats;      /* of those in a panel */
+    int32_t row_slots;    /* 16-byte vectors that a row of a panel has room for */
+    int64_t panels;       /* side by side in one outer index */
     int64_t staged;       /* chunks that a block keeps in shared memory */
     int64_t chunks;       /* of a row */
     void *workspace;      /* of the split-K tier, for this stream alone: RW_MAX_TEAMS times
@@ -105,14 +112,19 @@ typedef struct rw_plan {
                            * a unit of each team */
 } rw_plan;
 
-/* Rows of unit stride, up to three outer dims, outermost first. `data` is the first row. */
+/* Rows under up to three outer dims, outermost first. `data` is the first row. Rows are contiguous, or
+ * `inner` of them lie side by side: then the outer dims count such panels, and the elements of a row
+ * are `axis_stride` apart. */
 typedef struct rw_rows {
     const void *data;
     int64_t sizes[3];
     int64_t strides[3];
+    int64_t axis_stride; /* 1 where rows are contiguous */
+    int64_t inner;       /* 1 where rows are contiguous */
 } rw_rows;
 
-/* The output is contiguous throughout. */
+/* The output is contiguous throughout; of an op that makes rows of rows side by side, its rows are side
+ * by side as well. */
 typedef struct rw_problem {
     rw_dtype dtype;
     int64_t rows;

@@ -8,10 +8,16 @@ use candle_core::{
 
 use crate::error::Error;
 use crate::ops::gradient;
+use crate::plan::{DeviceLimits, Plan};
 use crate::problem::{check_axis, check_dtype, is_float, Op, Problem, Rows};
 
 /// An [`Op`] as candle runs and differentiates it.
-struct RowOp(Op);
+#[derive(Clone, Copy)]
+struct RowOp {
+    op: Op,
+    /// Where the axis is in the result of an op that makes rows, if not last.
+    result_dim: Option<usize>,
+}
 
 /// Applies `op` to the last axis of `x`, recording its gradient.
 ///
@@ -33,24 +39,70 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
             .into());
         }
     }
+    // Rows side by side are reduced where they lie; an op that makes rows would leave its own side by
+    // side as well, which is not what callers of this function expect.
     // Without elements, no stride is ever followed.
-    let x = if x.elem_count() == 0 || Rows::of(x.layout()).is_some() {
-        x.clone()
-    } else {
-        x.contiguous()?
+    let in_place = match Rows::of(x.layout()) {
+        _ if x.elem_count() == 0 => true,
+        Some(rows) => rows.is_contiguous() || (op.is_reduction() && takes_columns(op, x).is_some()),
+        None => false,
     };
+    let x = if in_place { x.clone() } else { x.contiguous()? };
     let sides = sides
         .iter()
         .map(|side| side.contiguous())
         .collect::<Result<Vec<_>>>()?;
+    let this = RowOp {
+        op,
+        result_dim: None,
+    };
     match sides.as_slice() {
         // Without a derivative there is nothing to record: recording the op would let a backward
         // pass fail later, in a place that says nothing of it.
-        [] if !op.has_derivative() || !is_float(x.dtype()) => x.apply_op1_no_bwd(&RowOp(op)),
-        [] => x.apply_op1(RowOp(op)),
-        [a] => x.apply_op2(a, RowOp(op)),
-        [a, b] => x.apply_op3(a, b, RowOp(op)),
+        [] if !op.has_derivative() || !is_float(x.dtype()) => x.apply_op1_no_bwd(&this),
+        [] => x.apply_op1(this),
+        [a] => x.apply_op2(a, this),
+        [a, b] => x.apply_op3(a, b, this),
         _ => unreachable!("no op has more than two side inputs"),
+    }
+}
+
+/// Applies an op that makes rows, and has no side inputs, to the last axis of `x` where it lies in
+/// columns, recording its gradient. The result is contiguous with the axis at `dim`; `None` where the
+/// device has no kernel for it, or where the result would lie otherwise.
+pub(crate) fn apply_to_columns(op: Op, x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
+    if takes_columns(op, x) != Some(dim) {
+        return Ok(None);
+    }
+    x.apply_op1(RowOp {
+        op,
+        result_dim: Some(dim),
+    })
+    .map(Some)
+}
+
+/// Where the result's axis is if the device reads `x` in columns; `None` if its rows are no columns,
+/// or it has no kernel for them.
+fn takes_columns(op: Op, x: &Tensor) -> Option<usize> {
+    let limits = device_limits(x)?;
+    let problem = Problem::new(op, x.layout(), x.dtype(), &[]).ok()?;
+    if problem.is_empty() || problem.input.is_contiguous() {
+        return None;
+    }
+    Plan::select(&problem, &limits).ok()?;
+    Some(problem.result_dim)
+}
+
+/// What plans for the device of `x` are made for; `None` where no kernels run.
+fn device_limits(x: &Tensor) -> Option<DeviceLimits> {
+    match x.device() {
+        #[cfg(feature = "cuda")]
+        candle_core::Device::Cuda(device) => crate::cuda::limits(device).ok(),
+        #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+        candle_core::Device::Cpu => {
+            crate::cuda::host_run::seed().map(|_| crate::cuda::host_run::LIMITS)
+        }
+        _ => None,
     }
 }
 
@@ -67,6 +119,15 @@ fn empty<D: BackendDevice>(problem: &Problem, device: &D) -> Result<D::Storage> 
     }
 }
 
+/// Runs a problem of host memory: by the CPU engine, but where a test has the kernels run there.
+fn on_host(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    if let Some(result) = crate::cuda::host_run::run(problem, x, sides) {
+        return result;
+    }
+    crate::cpu::run(problem, x, sides)
+}
+
 /// Checks dims and dtype of a call on any dims of a tensor, before anything is moved or packed.
 pub(crate) fn check(op: Op, dtype: DType, shape: &Shape, dims: &[usize]) -> Result<()> {
     check_dtype(op, dtype, shape)?;
@@ -81,9 +142,9 @@ impl RowOp {
     fn problem(&self, x: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Problem> {
         if x.shape().elem_count() == 0 {
             let x = Layout::contiguous(x.shape());
-            return Ok(Problem::new(self.0, &x, dtype, sides)?);
+            return Ok(Problem::new(self.op, &x, dtype, sides)?);
         }
-        Ok(Problem::new(self.0, x, dtype, sides)?)
+        Ok(Problem::new(self.op, x, dtype, sides)?)
     }
 
     fn cpu(
@@ -97,7 +158,7 @@ impl RowOp {
         let y = if problem.is_empty() {
             empty(&problem, x.0.device())?
         } else {
-            crate::cpu::run(&problem, x.0, &storages)?
+            on_host(&problem, x.0, &storages)?
         };
         Ok((y, problem.output_shape()))
     }
@@ -127,14 +188,27 @@ impl RowOp {
     ) -> Result<(CudaStorage, Shape)> {
         candle_core::bail!(
             "{}: candle-rowwise was built without its `cuda` feature",
-            self.0.name()
+            self.op.name()
         )
+    }
+}
+
+impl RowOp {
+    /// The result, or its gradient, with the axis last.
+    fn rows(&self, t: &Tensor) -> Result<Tensor> {
+        match self.result_dim {
+            None => Ok(t.clone()),
+            Some(dim) => {
+                let order = (0..t.rank()).filter(|i| *i != dim).chain([dim]);
+                t.permute(order.collect::<Vec<_>>())
+            }
+        }
     }
 }
 
 impl CustomOp1 for RowOp {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.op.name()
     }
 
     fn cpu_fwd(&self, s: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
@@ -146,14 +220,14 @@ impl CustomOp1 for RowOp {
     }
 
     fn bwd(&self, x: &Tensor, res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let [dx] = gradient(self.0, [x], res, grad)?;
+        let [dx] = gradient(self.op, [x], &self.rows(res)?, &self.rows(grad)?)?;
         Ok(dx)
     }
 }
 
 impl CustomOp2 for RowOp {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.op.name()
     }
 
     fn cpu_fwd(
@@ -183,14 +257,14 @@ impl CustomOp2 for RowOp {
         res: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [dx, da] = gradient(self.0, [x, a], res, grad)?;
+        let [dx, da] = gradient(self.op, [x, a], res, grad)?;
         Ok((dx, da))
     }
 }
 
 impl CustomOp3 for RowOp {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.op.name()
     }
 
     fn cpu_fwd(
@@ -225,7 +299,7 @@ impl CustomOp3 for RowOp {
         res: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [dx, da, db] = gradient(self.0, [x, a, b], res, grad)?;
+        let [dx, da, db] = gradient(self.op, [x, a, b], res, grad)?;
         Ok((dx, da, db))
     }
 }

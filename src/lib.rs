@@ -25,7 +25,7 @@ pub mod problem;
 mod tensor;
 pub mod tuning;
 
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "host-kernels"))]
 pub mod cuda;
 
 pub use error::Error;

@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::problem::Problem;
+use crate::problem::{is_float, Problem};
 use crate::tuning::{
     chunk_shape, ChunkShape, MAX_CHUNK_UNITS, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS,
     MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS, SPLIT_K_BLOCKS, STATE_BYTES,
-    STREAMING_EXTRA_STATES, TEAM_BYTES, VECTOR_BYTES, WARP_LANES, WINDOW_CHUNKS, WORKSPACE_BYTES,
+    STREAMING_EXTRA_STATES, TEAM_BYTES, TILED_BYTES, TILED_WARPS, VECTOR_BYTES, WARP_LANES,
+    WINDOW_CHUNKS, WORKSPACE_BYTES,
 };
 
 /// What the planner needs to know of a GPU.
@@ -56,11 +57,22 @@ pub enum Tier {
     Cluster,
     /// Blocks anywhere on the device, which agree through global memory.
     SplitK,
+    /// Rows that lie side by side: a block, or a cluster, turns a panel of them in shared memory.
+    Tiled,
+    /// One thread.
+    Serial,
 }
 
 impl Tier {
     /// Every tier.
-    pub const ALL: [Tier; 4] = [Tier::Warp, Tier::Block, Tier::Cluster, Tier::SplitK];
+    pub const ALL: [Tier; 6] = [
+        Tier::Serial,
+        Tier::Warp,
+        Tier::Block,
+        Tier::Cluster,
+        Tier::SplitK,
+        Tier::Tiled,
+    ];
 
     /// The name that errors and plans show.
     pub const fn name(&self) -> &'static str {
@@ -69,6 +81,8 @@ impl Tier {
             Tier::Block => "block",
             Tier::Cluster => "cluster",
             Tier::SplitK => "split-k",
+            Tier::Tiled => "tiled",
+            Tier::Serial => "serial",
         }
     }
 }
@@ -113,6 +127,21 @@ pub struct Plan {
     pub shared_bytes: usize,
     /// Chunks that a state stands for which a block of a team publishes: 1 or 32.
     pub unit: usize,
+    /// How rows that lie side by side are turned.
+    pub panel: Option<Panel>,
+}
+
+/// How a panel of rows that lie side by side is read and kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Panel {
+    /// 16-byte groups of rows that a warp reads side by side: 2, 4 or 8.
+    pub groups: usize,
+    /// Of those, in a panel.
+    pub repeats: usize,
+    /// 16-byte vectors that a row has room for in shared memory: a multiple of 8.
+    pub row_slots: usize,
+    /// Panels side by side in one outer index.
+    pub panels: usize,
 }
 
 impl Plan {
@@ -137,11 +166,36 @@ impl Plan {
             })
         };
         let tier = forced.tier;
+        if !problem.input.is_contiguous() {
+            if !matches!(tier, None | Some(Tier::Tiled)) {
+                return refuse(
+                    tier.unwrap_or(Tier::Tiled),
+                    format!("{} rows lie side by side", problem.input.inner),
+                );
+            }
+            return match cut.tiled_plan(device, problem) {
+                Some(plan) => Ok(plan),
+                None => refuse(
+                    Tier::Tiled,
+                    format!(
+                        "a panel of columns of {} elements does not fit in {} bytes of shared memory of each of {} blocks, or its elements are integers",
+                        problem.width, device.shared_bytes_per_block, device.max_cluster
+                    ),
+                ),
+            };
+        }
         match tier {
+            Some(Tier::Tiled) => refuse(Tier::Tiled, "rows are contiguous".to_string()),
+            Some(Tier::Serial) if cut.shape.lanes > 1 => refuse(
+                Tier::Serial,
+                format!("{} lanes share the row", cut.shape.lanes),
+            ),
             Some(Tier::Warp) if cut.chunks > 1 => {
                 Ok(cut.streaming_plan(Tier::Warp, 1, device, problem))
             }
-            None | Some(Tier::Warp) if cut.chunks == 1 => Ok(cut.warp_plan(problem, device)),
+            None | Some(Tier::Warp | Tier::Serial) if cut.chunks == 1 => {
+                Ok(cut.warp_plan(problem, device))
+            }
             Some(Tier::SplitK) if cut.chunks > 1 => {
                 match cut.split_k_plan(device, problem) {
                     Some(plan) => Ok(plan),
@@ -200,7 +254,10 @@ impl Cut {
     fn warp_plan(&self, problem: &Problem, device: &DeviceLimits) -> Plan {
         let rows_per_block = MAX_WARP_TIER_WARPS * WARP_LANES / self.shape.lanes;
         Plan {
-            tier: Tier::Warp,
+            tier: match self.shape.lanes {
+                1 => Tier::Serial,
+                _ => Tier::Warp,
+            },
             residency: Residency::Registers,
             vectors: self.shape.vectors,
             chunks: 1,
@@ -212,6 +269,7 @@ impl Cut {
             stage_offset: 0,
             shared_bytes: 0,
             unit: 1,
+            panel: None,
         }
     }
 
@@ -298,6 +356,67 @@ impl Cut {
         })
     }
 
+    /// Panels of the widest kind that fits: first one block a panel with two blocks a multiprocessor,
+    /// then clusters, then what a multiprocessor holds once. `None` where nothing fits, and of
+    /// integers, for which there are no such kernels.
+    fn tiled_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
+        if !is_float(problem.dtype) || self.chunks > WINDOW_CHUNKS {
+            return None;
+        }
+        let vector = VECTOR_BYTES / problem.dtype.size_in_bytes();
+        let row_slots = problem.width.div_ceil(vector).next_multiple_of(8);
+        let row_bytes = row_slots * VECTOR_BYTES;
+        let inner = problem.input.inner;
+        let most = (inner.div_ceil(vector).next_power_of_two()).clamp(2, 8);
+        let half = (device.shared_bytes_per_multiprocessor / 2)
+            .saturating_sub(1024)
+            .min(device.shared_bytes_per_block);
+        let fits = |groups: usize, blocks: usize, bytes: usize| {
+            blocks <= device.max_cluster && groups * vector * row_bytes / blocks <= bytes
+        };
+        let whole = device.shared_bytes_per_block;
+        let clusters = |bytes| [2, 4, 8].map(|blocks| (most, blocks, bytes));
+        let (groups, row_blocks, _) = [(most, 1, half), (most.min(4), 1, half)]
+            .into_iter()
+            .chain(clusters(half))
+            .chain(clusters(whole))
+            .chain([(most.min(4), 1, whole), (2, 1, whole)])
+            .find(|(groups, blocks, bytes)| fits(*groups, *blocks, *bytes))?;
+        // Short rows: more of them side by side, so that a block has some work to do.
+        let mut repeats = 1;
+        while row_blocks == 1
+            && 2 * repeats * groups * vector * row_bytes <= TILED_BYTES
+            && repeats * groups * vector < inner
+        {
+            repeats *= 2;
+        }
+        let panels = inner.div_ceil(groups * repeats * vector);
+        let blocks = (problem.rows / inner)
+            .checked_mul(panels)?
+            .checked_mul(row_blocks)
+            .filter(|blocks| *blocks <= device.max_blocks)?;
+        Some(Plan {
+            tier: Tier::Tiled,
+            residency: Residency::Registers,
+            vectors: self.shape.vectors,
+            chunks: self.chunks,
+            lanes: self.shape.lanes,
+            threads: TILED_WARPS * WARP_LANES,
+            row_blocks,
+            blocks,
+            slots: 0,
+            stage_offset: 0,
+            shared_bytes: groups * repeats * vector * row_bytes / row_blocks,
+            unit: 1,
+            panel: Some(Panel {
+                groups,
+                repeats,
+                row_slots,
+                panels,
+            }),
+        })
+    }
+
     fn chunk_bytes(&self, problem: &Problem) -> usize {
         self.chunk_elements * problem.dtype.size_in_bytes()
     }
@@ -330,6 +449,7 @@ impl Cut {
             stage_offset: 0,
             shared_bytes: 0,
             unit: 1,
+            panel: None,
         }
     }
 
@@ -365,6 +485,7 @@ impl Cut {
             stage_offset,
             shared_bytes: stage_offset + staged * self.chunk_bytes(problem),
             unit: 1,
+            panel: None,
         }
     }
 }
@@ -385,6 +506,13 @@ impl fmt::Display for Plan {
             Residency::SharedMemory { staged } => {
                 write!(f, "{staged} chunk(s) a block held in shared memory; ")?
             }
+        }
+        if let Some(panel) = self.panel {
+            write!(
+                f,
+                "panels of {} x {} groups of columns; ",
+                panel.repeats, panel.groups
+            )?;
         }
         write!(
             f,
@@ -521,7 +649,7 @@ mod tests {
         assert_eq!(
             reached,
             [
-                (Tier::Warp, 1),
+                (Tier::Serial, 1),
                 (Tier::Warp, 1),
                 (Tier::Block, 1),
                 (Tier::Cluster, 2),
@@ -578,7 +706,7 @@ mod tests {
         assert_eq!(plan.residency, Residency::SharedMemory { staged: 30 });
         assert!(plan.shared_bytes <= large.shared_bytes_per_block);
         let plan = on_block(&small);
-        assert_eq!(plan.residency, Residency::SharedMemory { staged: 9 });
+        assert_eq!(plan.residency, Residency::SharedMemory { staged: 10 });
         assert!(plan.shared_bytes <= small.shared_bytes_per_block);
     }
 

@@ -203,11 +203,17 @@ impl Op {
 /// Outer dims that a row view may have after merging the ones that walk memory as one.
 pub const MAX_OUTER_DIMS: usize = 3;
 
-/// Where the rows of a tensor lie: unit stride along the row, any strides between rows.
+/// Where the rows of a tensor lie: contiguous rows with any strides between them, or columns, rows
+/// that lie side by side with any stride along them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
     /// Elements before the first row.
     pub offset: usize,
+    /// How many rows lie side by side: 1 where rows are contiguous. The outer dims then count panels
+    /// of so many.
+    pub inner: usize,
+    /// Elements from one element of a row to the next: 1 where rows are contiguous.
+    pub axis_stride: usize,
     /// Sizes of the outer dims, outermost first; unused ones are 1.
     pub sizes: [usize; MAX_OUTER_DIMS],
     /// Strides of the outer dims in elements; unused ones are 0.
@@ -215,16 +221,18 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The row view of a layout's last axis, or `None` where rows are not contiguous inside or
-    /// have more than [`MAX_OUTER_DIMS`] independent outer strides (or several, and 2^32 rows).
+    /// The row view of a layout's last axis, or `None` where rows are neither contiguous nor side by
+    /// side, or have more than [`MAX_OUTER_DIMS`] independent outer strides (or several, and 2^32 rows).
     ///
     /// A layout of rank 0 is one row of one element, one of rank 1 is one row.
     pub fn of(layout: &Layout) -> Option<Self> {
         let (dims, strides) = (layout.dims(), layout.stride());
         let rank = dims.len();
-        if rank > 0 && dims[rank - 1] > 1 && strides[rank - 1] != 1 {
-            return None;
-        }
+        let (width, axis_stride) = match rank {
+            0 => (1, 1),
+            _ => (dims[rank - 1], strides[rank - 1]),
+        };
+        let is_contiguous = width <= 1 || axis_stride == 1;
         // Innermost first: an outer dim merges into the one inside it when it continues its walk.
         let mut merged: Vec<(usize, usize)> = Vec::with_capacity(MAX_OUTER_DIMS);
         for i in (0..rank.saturating_sub(1)).rev() {
@@ -239,6 +247,15 @@ impl Rows {
                 _ => merged.push((size, stride)),
             }
         }
+        let inner = match merged.first() {
+            _ if is_contiguous => 1,
+            // A stride of 0 repeats one element, and a shorter one than the panel's width overlaps.
+            Some(&(size, 1)) if axis_stride >= size => {
+                merged.remove(0);
+                size
+            }
+            _ => return None,
+        };
         // Kernels find a row among several outer dims by 32-bit division.
         let rows: usize = merged.iter().map(|(size, _)| size).product();
         if merged.len() > MAX_OUTER_DIMS || (merged.len() > 1 && rows > u32::MAX as usize) {
@@ -246,6 +263,8 @@ impl Rows {
         }
         let mut view = Rows {
             offset: layout.start_offset(),
+            inner,
+            axis_stride: if is_contiguous { 1 } else { axis_stride },
             sizes: [1; MAX_OUTER_DIMS],
             strides: [0; MAX_OUTER_DIMS],
         };
@@ -260,6 +279,8 @@ impl Rows {
     pub fn contiguous(rows: usize, width: usize) -> Self {
         Rows {
             offset: 0,
+            inner: 1,
+            axis_stride: 1,
             sizes: [1, 1, rows],
             strides: [0, 0, width],
         }
@@ -267,20 +288,26 @@ impl Rows {
 
     /// How many rows there are.
     pub fn count(&self) -> usize {
-        self.sizes.iter().product()
+        self.sizes.iter().product::<usize>() * self.inner
+    }
+
+    /// True where the elements of a row follow each other.
+    pub fn is_contiguous(&self) -> bool {
+        self.axis_stride == 1
     }
 
     /// The element at which row `row` begins.
     pub fn start(&self, row: usize) -> usize {
         let [_, s1, s2] = self.sizes;
+        let (row, column) = (row / self.inner, row % self.inner);
         let (outer, i2) = (row / s2, row % s2);
         let (i0, i1) = (outer / s1, outer % s1);
-        self.offset + i0 * self.strides[0] + i1 * self.strides[1] + i2 * self.strides[2]
+        self.offset + i0 * self.strides[0] + i1 * self.strides[1] + i2 * self.strides[2] + column
     }
 
     /// True where row `r + 1` always begins a fixed distance after row `r`.
     pub fn is_single_stride(&self) -> bool {
-        self.sizes[0] == 1 && self.sizes[1] == 1
+        self.sizes[0] == 1 && self.sizes[1] == 1 && self.inner == 1
     }
 }
 
@@ -299,6 +326,9 @@ pub struct Problem {
     pub width: usize,
     /// Where the rows of the input lie.
     pub input: Rows,
+    /// The dim that an op which makes rows puts them along in its result: the last one, but for rows
+    /// side by side, which stay where they were.
+    pub result_dim: usize,
     /// The first element of each side input, in the order of [`Op::sides`].
     pub sides: [usize; 2],
 }
@@ -321,7 +351,7 @@ impl Problem {
     /// inputs, in the order of [`Op::sides`].
     ///
     /// The layout of the input must be one that [`Rows::of`] takes, and the sides contiguous: the
-    /// public ops pack what is not.
+    /// public ops pack what is not. Where rows lie side by side, those of the result do as well.
     pub fn new(op: Op, input: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Self> {
         let shape = input.shape().clone();
         check_dtype(op, dtype, &shape)?;
@@ -353,22 +383,37 @@ impl Problem {
             });
         };
         let rows = shape.dims()[..dim].iter().product();
+        // The dims that lie side by side are the last ones before the axis.
+        let mut result_dim = dim;
+        let mut inside = 1;
+        while inside < view.inner && result_dim > 0 {
+            result_dim -= 1;
+            inside *= shape.dims()[result_dim];
+        }
         Ok(Problem {
             op,
             dtype,
             rows,
             width,
             input: view,
+            result_dim,
             sides: offsets,
             shape,
         })
     }
 
-    /// The shape of the result: the input's for a row op, with a last axis of 1 for a reduction,
+    /// The shape of the result: the input's for a row op (with the last axis at
+    /// [`Problem::result_dim`]), with a last axis of 1 for a reduction,
     /// and for one with two results with a first axis of 2 before that.
     pub fn output_shape(&self) -> Shape {
         match self.op.result() {
-            RowResult::Row => self.shape.clone(),
+            RowResult::Row => {
+                let mut dims = self.shape.dims().to_vec();
+                if let Some(width) = dims.pop() {
+                    dims.insert(self.result_dim, width);
+                }
+                Shape::from(dims)
+            }
             RowResult::Scalar | RowResult::Pair => {
                 let mut dims = self.shape.dims().to_vec();
                 if let Some(last) = dims.last_mut() {

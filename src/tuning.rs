@@ -32,6 +32,12 @@ pub const MAX_STREAMING_WARPS: usize = 8;
 /// fold, 32 groups of 32 chunks.
 pub const WINDOW_CHUNKS: usize = 1024;
 
+/// Warps of a block of the tiled tier.
+pub const TILED_WARPS: usize = 8;
+
+/// Bytes of a panel up to which it takes more rows side by side, where rows are short.
+pub const TILED_BYTES: usize = 32 * 1024;
+
 /// Blocks of the split-K tier that a multiprocessor holds at once from sm_90 on; 1 before.
 pub const SPLIT_K_BLOCKS: usize = 2;
 

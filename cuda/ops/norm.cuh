@@ -18,6 +18,7 @@ RW_DEVICE A inverse_root(A mean_square, double eps, A scale) {
 template <class T>
 struct RmsNormBody {
     using Element = T;
+    static constexpr bool kEmitsRow = true;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
     static constexpr Occupancy kOccupancy = {3, 4, 5, 3, 3};
@@ -34,7 +35,7 @@ struct RmsNormBody {
         const A scale = squares.scale;
         const A mean = divide(squares.sum, static_cast<A>(axis_size));
         const A inverse = inverse_root(mean, eps, scale);
-        OutputRow<T> out(row, axis_size, y);
+        OutputRow<Ctx, T> out(row, axis_size, ctx, y);
         SideInput<T> weights(weight);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             in.select(tile);
@@ -53,6 +54,7 @@ struct RmsNormBody {
 template <class T>
 struct LayerNormBody {
     using Element = T;
+    static constexpr bool kEmitsRow = true;
     using A = accum_t<T>;
     using State = Welford<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
@@ -84,7 +86,7 @@ struct LayerNormBody {
         const A mean = m.mean[0] + m.rest[0];
         const A rest = (m.mean[0] - mean) + m.rest[0];
         const A inverse = inverse_root(divide(m.squares[0], m.count[0]), eps, scale);
-        OutputRow<T> out(row, axis_size, y);
+        OutputRow<Ctx, T> out(row, axis_size, ctx, y);
         SideInput<T> weights(weight), biases(bias);
         const A shift = -mean * inverse;
         const A rest_shift = -rest * inverse;

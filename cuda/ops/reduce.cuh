@@ -80,6 +80,7 @@ RW_DEVICE T as_element(A value) {
 template <class T>
 struct SumBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = total_output_t<T>;
     using A = total_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Sum<A>>);
@@ -121,6 +122,7 @@ struct SumBody {
 template <class T>
 struct SquaresBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
@@ -145,6 +147,7 @@ struct SquaresBody {
 template <class T>
 struct VarianceBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
@@ -171,6 +174,7 @@ struct VarianceBody {
 template <class T>
 struct ProdBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = total_output_t<T>;
     using A = total_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Prod<A>>);
@@ -194,6 +198,7 @@ struct ProdBody {
 template <class T>
 struct ExtremumBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Max<A>>);
@@ -216,6 +221,7 @@ struct ExtremumBody {
 template <class T>
 struct ArgExtremumBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = u32;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<ArgMax<A>>);
@@ -238,6 +244,7 @@ struct ArgExtremumBody {
 template <class T>
 struct MinMaxBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = T;
     using A = accum_t<T>;
     using State = MinMax<A>;
@@ -288,6 +295,7 @@ struct MinMaxBody {
 template <class T>
 struct TruthBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = u8;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Any<A>>);
@@ -311,6 +319,7 @@ struct TruthBody {
 template <class T>
 struct LogSumExpBody {
     using Element = T;
+    static constexpr bool kEmitsRow = false;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<OnlineLogSumExp<A>>);

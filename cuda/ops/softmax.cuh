@@ -15,6 +15,7 @@ namespace rowwise {
 template <class T>
 struct SoftmaxBody {
     using Element = T;
+    static constexpr bool kEmitsRow = true;
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
@@ -45,7 +46,7 @@ struct SoftmaxBody {
             fold.join(exponentials(tile).state);
         });
         pjoin(total, ctx);
-        OutputRow<T> out(row, axis_size, y);
+        OutputRow<Ctx, T> out(row, axis_size, ctx, y);
         const A shift = finite_shift(total.maximum[0]);
         const A inverse = reciprocal(total.sum[0]);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
@@ -61,6 +62,7 @@ struct SoftmaxBody {
 template <class T>
 struct LogSoftmaxBody {
     using Element = T;
+    static constexpr bool kEmitsRow = true;
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
@@ -80,7 +82,7 @@ struct LogSoftmaxBody {
             fold.accumulate(values, tile);
         });
         pjoin(total, ctx);
-        OutputRow<T> out(row, axis_size, y);
+        OutputRow<Ctx, T> out(row, axis_size, ctx, y);
         const A maximum = total.maximum[0];
         const A log_sum = natural_log(total.sum[0]);
         reduce(row, axis_size, ctx, [&](const auto& tile) {

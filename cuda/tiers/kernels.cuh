@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
                                   blocks_at_once<Body, V>(Ownership::kResidentBlock))
     block_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentBlock, Body::kStateBytes>;
-    __shared__ __align__(16) unsigned char slots[2 * RW_MAX_RESIDENT_WARPS * Body::kStateBytes];
+    RW_SHARED(slots, unsigned char[2 * RW_MAX_RESIDENT_WARPS * Body::kStateBytes]);
     Ctx ctx{};
     ctx.lane = lane_id();
     ctx.lanes = kWarpSize;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
     cluster_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
 #if __CUDA_ARCH__ >= 900
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentCluster, Body::kStateBytes>;
-    __shared__ ClusterSlots<Body::kStateBytes> slots;
+    RW_SHARED(slots, ClusterSlots<Body::kStateBytes>);
     start_cluster(&slots);
     Ctx ctx{};
     ctx.lane = lane_id();
@@ -113,7 +113,7 @@ template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, 1)
     streaming_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kStreaming, Body::kStateBytes>;
-    extern __shared__ __align__(16) unsigned char dynamic_shared[];
+    RW_DYNAMIC_SHARED(dynamic_shared);
     Ctx ctx{};
     ctx.lane = lane_id();
     ctx.lanes = kWarpSize;
@@ -141,7 +141,7 @@ template <class Body, int V>
 __global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, kSplitKBlocks)
     split_k_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kSplitK, Body::kStateBytes>;
-    extern __shared__ __align__(16) unsigned char dynamic_shared[];
+    RW_DYNAMIC_SHARED(dynamic_shared);
     Ctx ctx{};
     ctx.lane = lane_id();
     ctx.lanes = kWarpSize;

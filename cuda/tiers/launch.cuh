@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels.cuh"
+#include "tiled.cuh"
 
 namespace rowwise {
 
@@ -57,6 +58,10 @@ int with_vectors(VectorList<Vs...>, int vectors, F f) {
     return status;
 }
 
+constexpr bool is_power_of_two(int n) {
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
 // The same of a block that streams and keeps `kept` states.
 template <class Body>
 bool streaming_is_sound(const rw_plan& plan, i64 chunk, int warps, i64 kept) {
@@ -104,6 +109,17 @@ bool plan_is_sound(const rw_plan& plan, i64 rows, i64 width) {
             return units >= plan.row_blocks && (plan.unit != 1 || kept <= plan.slots) &&
                    streaming_is_sound<Body>(plan, chunk, warps, kept);
         }
+        case RW_TILED: {
+            constexpr int W = kVectorElements<typename Body::Element>;
+            const i64 panel = static_cast<i64>(plan.groups) * plan.repeats * W;
+            return warps <= RW_TILED_WARPS && is_power_of_two(plan.groups) && plan.groups <= 8 &&
+                   is_power_of_two(plan.repeats) && is_power_of_two(plan.row_blocks) &&
+                   plan.row_blocks <= RW_MAX_CLUSTER_BLOCKS && panel >= plan.row_blocks &&
+                   plan.row_slots % 8 == 0 && static_cast<i64>(plan.row_slots) * W >= width &&
+                   panel / plan.row_blocks * plan.row_slots * kVectorBytes <= plan.shared_bytes &&
+                   plan.panels > 0 && plan.blocks % (plan.panels * plan.row_blocks) == 0 &&
+                   plan.chunks <= kWindowChunks && (plan.chunks == 1 || plan.lanes == kWarpSize);
+        }
     }
     return false;
 }
@@ -115,7 +131,7 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
     if (!plan_is_sound<Body>(plan, rows, width)) {
         return RW_BAD_PLAN;
     }
-    const Geometry geometry = {rows,
+    const Geometry rows_of = {rows,
                                width,
                                plan.chunks,
                                plan.lanes,
@@ -125,7 +141,7 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
                                static_cast<unsigned char*>(plan.workspace),
                                plan.row_blocks,
                                plan.unit};
-    const auto start = [&](auto* kernel) -> int {
+    const auto start = [&](auto* kernel, const auto& geometry) -> int {
         if (dry_run) {
             return RW_OK;
         }
@@ -143,7 +159,7 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
         config.stream = static_cast<cudaStream_t>(stream);
         cudaLaunchAttribute attribute;
         config.attrs = &attribute;
-        if (plan.ownership == RW_RESIDENT_CLUSTER) {
+        if (plan.row_blocks > 1 && plan.ownership != RW_SPLIT_K) {
             attribute.id = cudaLaunchAttributeClusterDimension;
             attribute.val.clusterDim = {static_cast<unsigned>(plan.row_blocks), 1, 1};
             config.numAttrs = 1;
@@ -165,24 +181,45 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
     switch (plan.ownership) {
         case RW_RESIDENT_WARP:
             return with_vectors(typename Lists::Warp{}, plan.vectors, [&](auto v) {
-                return start(warp_kernel<Body, decltype(v)::kCount>);
+                return start(warp_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_RESIDENT_BLOCK:
             return with_vectors(typename Lists::Block{}, plan.vectors, [&](auto v) {
-                return start(block_kernel<Body, decltype(v)::kCount>);
+                return start(block_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_RESIDENT_CLUSTER:
             return with_vectors(typename Lists::Cluster{}, plan.vectors, [&](auto v) {
-                return start(cluster_kernel<Body, decltype(v)::kCount>);
+                return start(cluster_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_STREAMING:
             return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
-                return start(streaming_kernel<Body, decltype(v)::kCount>);
+                return start(streaming_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_SPLIT_K:
             return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
-                return start(split_k_kernel<Body, decltype(v)::kCount>);
+                return start(split_k_kernel<Body, decltype(v)::kCount>, rows_of);
             });
+        case RW_TILED:
+            if constexpr (kIsInteger<typename Body::Element>) {
+                return RW_NO_KERNEL;
+            } else {
+                constexpr int W = kVectorElements<typename Body::Element>;
+                PanelGeometry panels = {width,        plan.groups,    plan.repeats, plan.row_blocks, 0,
+                                        plan.row_slots, plan.lanes, plan.chunks,  plan.panels};
+                while (plan.row_blocks << (panels.own_log2 + 1) <= plan.groups * plan.repeats * W) {
+                    panels.own_log2 += 1;
+                }
+                if (plan.chunks == 1) {
+                    return with_vectors(typename Lists::Warp{}, plan.vectors, [&](auto v) {
+                        return start(
+                            tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledWarp>, panels);
+                    });
+                }
+                return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+                    return start(
+                        tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledStreaming>, panels);
+                });
+            }
     }
     return RW_BAD_PLAN;
 }
@@ -195,6 +232,8 @@ InputRows<T> input_rows(const rw_rows& rows) {
         in.sizes[i] = rows.sizes[i];
         in.strides[i] = rows.strides[i];
     }
+    in.axis_stride = rows.axis_stride;
+    in.inner = rows.inner;
     in.single_stride = rows.sizes[0] == 1 && rows.sizes[1] == 1;
     return in;
 }

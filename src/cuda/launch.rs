@@ -7,7 +7,7 @@ use candle_core::DType;
 
 use super::{result, sys};
 use crate::error::Result;
-use crate::plan::{Plan, Residency, Tier};
+use crate::plan::{Panel, Plan, Residency, Tier};
 use crate::problem::{Op, Problem, Rows};
 
 /// Device addresses of a launch. The first element of the allocation, not of the view: the offsets
@@ -42,6 +42,7 @@ pub(super) unsafe fn launch(
 }
 
 /// Blocks of a cluster that the thread's current device runs: 1 where it has no clusters.
+#[cfg(feature = "cuda")]
 pub(super) fn max_cluster() -> Result<usize> {
     let mut blocks = 0;
     // SAFETY: the function writes one number.
@@ -146,6 +147,8 @@ fn address(base: u64, elements: usize, dtype: DType) -> *const c_void {
 fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
     let Rows {
         offset,
+        inner,
+        axis_stride,
         sizes,
         strides,
     } = problem.input;
@@ -168,17 +171,28 @@ fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
             data: address(addresses.x, offset, problem.dtype),
             sizes: sizes.map(|v| v as i64),
             strides: strides.map(|v| v as i64),
+            axis_stride: axis_stride as i64,
+            inner: inner as i64,
         },
         y: ptr::without_provenance_mut(addresses.y as usize),
     }
 }
 
 fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
+    let panel = plan.panel.unwrap_or(Panel {
+        groups: 0,
+        repeats: 0,
+        row_slots: 0,
+        panels: 0,
+    });
     sys::rw_plan {
         ownership: match (plan.tier, plan.residency) {
             (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
             (Tier::SplitK, _) => sys::rw_ownership::RW_SPLIT_K,
-            (Tier::Warp, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_WARP,
+            (Tier::Tiled, _) => sys::rw_ownership::RW_TILED,
+            (Tier::Serial, _) | (Tier::Warp, Residency::Registers) => {
+                sys::rw_ownership::RW_RESIDENT_WARP
+            }
             (Tier::Block, Residency::Registers) => sys::rw_ownership::RW_RESIDENT_BLOCK,
             (Tier::Warp | Tier::Block, Residency::SharedMemory { .. }) => {
                 sys::rw_ownership::RW_STREAMING
@@ -193,6 +207,10 @@ fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
         stage_offset: plan.stage_offset as i32,
         shared_bytes: plan.shared_bytes as i32,
         unit: plan.unit as i32,
+        groups: panel.groups as i32,
+        repeats: panel.repeats as i32,
+        row_slots: panel.row_slots as i32,
+        panels: panel.panels as i64,
         staged: match plan.residency {
             Residency::Registers => 0,
             Residency::SharedMemory { staged } => staged as i64,

@@ -22,6 +22,7 @@ pub(super) fn check(status: i32, problem: &Problem) -> Result<()> {
 }
 
 /// The error of a question to the device that has failed.
+#[cfg(feature = "cuda")]
 pub(super) fn check_query(asked: &'static str, status: i32) -> Result<()> {
     if status == sys::RW_OK as i32 {
         return Ok(());
@@ -33,8 +34,10 @@ pub(super) fn check_query(asked: &'static str, status: i32) -> Result<()> {
     })
 }
 
-fn message(status: i32) -> String {
-    // SAFETY: rw_status_message answers every status with a static, NUL-terminated string.
+/// A status in words.
+pub(super) fn message(status: i32) -> String {
+    // SAFETY: rw_status_message answers every status with a NUL-terminated string that lives at least
+    // until this thread's next call of the ABI.
     let message = unsafe { CStr::from_ptr(sys::rw_status_message(status)) };
     message.to_string_lossy().into_owned()
 }

@@ -13,6 +13,7 @@ const _: () = {
     assert!(RW_WINDOW_CHUNKS as usize == tuning::WINDOW_CHUNKS);
     assert!(RW_STATE_BYTES as usize == tuning::STATE_BYTES);
     assert!(RW_SPLIT_K_BLOCKS as usize == tuning::SPLIT_K_BLOCKS);
+    assert!(RW_TILED_WARPS as usize == tuning::TILED_WARPS);
     assert!(RW_MAX_TEAMS as usize == tuning::MAX_TEAMS);
     assert!(RW_TEAM_BYTES as usize == tuning::TEAM_BYTES);
 };

@@ -4,7 +4,7 @@
 use candle_core::shape::{Dim, Dims};
 use candle_core::{DType, Error as CandleError, Result, Tensor};
 
-use crate::custom_op::{apply, check};
+use crate::custom_op::{apply, apply_to_columns, check};
 use crate::error::Error;
 use crate::problem::{Op, RowResult, INTEGER_DTYPES};
 
@@ -84,7 +84,11 @@ pub(super) fn map<Dm: Dim>(op: Op, x: &Tensor, dim: Dm) -> Result<Tensor> {
     let dim = index(op, x, dim)?;
     check(op, x.dtype(), x.shape(), &[dim])?;
     let kept: Vec<usize> = (0..x.rank()).filter(|i| *i != dim).collect();
-    let y = apply(op, &last(x, &kept, &[dim])?, &[])?;
+    let rows = last(x, &kept, &[dim])?;
+    if let Some(y) = apply_to_columns(op, &rows, dim)? {
+        return Ok(y);
+    }
+    let y = apply(op, &rows, &[])?;
     if dim + 1 == y.rank() {
         return Ok(y);
     }

@@ -30,9 +30,10 @@ fn batch_and_position(device: &Device) -> Result<()> {
         let alone = run(op, row, sides)?;
         let width = row.dim(1)?;
         let sizes: &[usize] = match width {
-            0..=1025 => &[1, 2, 31, 128, 257],
+            0..=1025 if !devices::is_host_run() => &[1, 2, 31, 128, 257],
             // Making 31 of the longest rows takes longer than all else here, and it is on the GPU
             // that the number of long rows decides who works on one.
+            5000.. if devices::is_host_run() => &[1, 2],
             5000.. if row.device().is_cpu() => &[1, 2, 7],
             _ => &[1, 2, 31],
         };
@@ -96,10 +97,11 @@ fn unlike_neighbours(device: &Device) -> Result<()> {
 
 /// Twenty times the same.
 fn repeats(device: &Device) -> Result<()> {
+    let times = if devices::is_host_run() { 3 } else { 20 };
     for_each_row(device, |what, op, row, sides| {
         let batch = row.broadcast_as((7, row.dim(1)?))?.contiguous()?;
         let first = run(op, &batch, sides)?;
-        for _ in 1..20 {
+        for _ in 1..times {
             assert_bits_eq(what, &run(op, &batch, sides)?, &first)?;
         }
         Ok(())
@@ -113,14 +115,14 @@ fn concurrent_callers(device: &Device) -> Result<()> {
     for op in Op::ALL {
         let sides = sides(op, width, DType::F32, device)?;
         let alone = run(op, &x, &sides)?;
+        let call = devices::handed_on(|| -> Result<()> {
+            for _ in 0..10 {
+                assert_bits_eq(op.name(), &run(op, &x, &sides)?, &alone)?;
+            }
+            Ok(())
+        });
         std::thread::scope(|scope| -> Result<()> {
-            let call = || -> Result<()> {
-                for _ in 0..10 {
-                    assert_bits_eq(op.name(), &run(op, &x, &sides)?, &alone)?;
-                }
-                Ok(())
-            };
-            let callers: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
+            let callers: Vec<_> = (0..4).map(|_| scope.spawn(&call)).collect();
             for caller in callers {
                 caller.join().expect("a caller panicked")?;
             }
@@ -188,7 +190,7 @@ fn thread_counts_cpu() -> Result<()> {
     })
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "host-kernels"))]
 mod tiers {
     use candle_rowwise::plan::{with_tier, Tier};
 
@@ -202,7 +204,8 @@ mod tiers {
     /// Every tier that takes the problem gives the bits of the one that is chosen for it.
     fn forced_tiers(device: &Device) -> Result<()> {
         for_each_row(device, |what, op, row, sides| {
-            let batch = row.broadcast_as((37, row.dim(1)?))?.contiguous()?;
+            let rows = if devices::is_host_run() { 3 } else { 37 };
+            let batch = row.broadcast_as((rows, row.dim(1)?))?.contiguous()?;
             let chosen = run(op, &batch, sides)?;
             let mut ran = 0;
             for tier in Tier::ALL {
@@ -224,7 +227,8 @@ mod tiers {
 
     /// The gradients, which run ops of their own, as well.
     fn forced_tiers_backward(device: &Device) -> Result<()> {
-        let x = tensor(&normal(84, 33 * 12_345), (33, 12_345), DType::F32, device)?;
+        let (rows, width) = (if devices::is_host_run() { 3 } else { 33 }, 12_345);
+        let x = tensor(&normal(84, rows * width), (rows, width), DType::F32, device)?;
         let gradient = || -> candle_core::Result<Tensor> {
             let leaf = Var::from_tensor(&x)?;
             let y = candle_rowwise::ops::softmax(leaf.as_tensor(), 1)?;
@@ -233,14 +237,15 @@ mod tiers {
             grad.ok_or_else(|| candle_core::Error::msg("no gradient"))
         };
         let chosen = gradient()?;
-        // Long enough for every tier.
-        for tier in Tier::ALL {
+        // Long enough for every tier of contiguous rows but the serial one.
+        for tier in [Tier::Warp, Tier::Block, Tier::Cluster, Tier::SplitK] {
             let got = forced(tier, gradient)?;
             assert_bits_eq(&format!("{tier:?}"), &got, &chosen)?;
         }
         Ok(())
     }
 
+    #[cfg(feature = "cuda")]
     #[test]
     fn forced_tiers_cuda() -> Result<()> {
         match devices::cuda("forced_tiers_cuda") {
@@ -249,11 +254,27 @@ mod tiers {
         }
     }
 
+    #[cfg(feature = "cuda")]
     #[test]
     fn forced_tiers_backward_cuda() -> Result<()> {
         match devices::cuda("forced_tiers_backward_cuda") {
             Some(device) => forced_tiers_backward(device),
             None => Ok(()),
+        }
+    }
+
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    mod host_run {
+        use super::*;
+
+        #[test]
+        fn forced_tiers() -> Result<()> {
+            devices::on_host_run(super::forced_tiers)
+        }
+
+        #[test]
+        fn forced_tiers_backward() -> Result<()> {
+            devices::on_host_run(super::forced_tiers_backward)
         }
     }
 }

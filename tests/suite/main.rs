@@ -13,6 +13,8 @@ mod determinism;
 mod errors;
 mod forward;
 mod gradients;
+#[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+mod host_run;
 mod integers;
 mod layouts;
 mod nn;

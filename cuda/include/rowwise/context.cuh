@@ -10,6 +10,11 @@
 //              can hold (block tier), or its range of them (split-K tier: a team of blocks shares the
 //              row). Chunk states are kept in shared memory, and so is as much of the row as fits.
 //
+//   Tiled      rows that are columns in memory. A block, or a cluster, turns a panel of them into rows in
+//              shared memory; each is then owned by a warp (or part of one) and held in registers, or,
+//              where it has several chunks, walked by that warp chunk after chunk. What is emitted takes
+//              the place of the row and is turned back.
+//
 // All fold in the same order: lanes of a chunk, 32 chunks, 32 groups of chunks.
 #pragma once
 
@@ -19,7 +24,15 @@
 namespace rowwise {
 
 // Which of the two, and for a resident row who shares it.
-enum class Ownership { kResidentWarp, kResidentBlock, kResidentCluster, kStreaming, kSplitK };
+enum class Ownership {
+    kResidentWarp,
+    kResidentBlock,
+    kResidentCluster,
+    kStreaming,
+    kSplitK,
+    kTiledWarp,
+    kTiledStreaming
+};
 
 // Resident blocks of 256 threads that a multiprocessor should hold at once, which bounds the
 // registers of a thread: 5 leave 48 each, 4 leave 64, 3 leave 80, 2 leave 128. A body says what it
@@ -50,6 +63,17 @@ struct SharedLayout {
     i64 staged;        // how many of the block's chunks are staged, from its first one on
 };
 
+// A row in a panel. Its vectors are swizzled, so that threads that turn neighbouring columns do not
+// meet in a bank.
+struct PanelRow {
+    Word4* vectors;
+    int swizzle;
+
+    RW_DEVICE Word4& vector(int index) const {
+        return vectors[index ^ swizzle];
+    }
+};
+
 template <class T, int V, Ownership O, int StateBytes>
 class Context {
 public:
@@ -64,7 +88,11 @@ public:
 
     // ------------------------------------------------------------ for the engine
     static constexpr Ownership kOwnership = O;
-    static constexpr bool kResident = O != Ownership::kStreaming && O != Ownership::kSplitK;
+    static constexpr bool kResident = O == Ownership::kResidentWarp || O == Ownership::kResidentBlock ||
+                                      O == Ownership::kResidentCluster || O == Ownership::kTiledWarp;
+    // One warp, or a part of it, owns the row alone.
+    static constexpr bool kWarpOwned = O == Ownership::kResidentWarp || O == Ownership::kTiledWarp;
+    static constexpr bool kTiled = O == Ownership::kTiledWarp || O == Ownership::kTiledStreaming;
     static constexpr int kStateBytes = StateBytes;
     using Index = conditional_t<kResident, int, i64>;
     using TileT = Tile<kVectorElements<T>, V, Index>;
@@ -78,6 +106,7 @@ public:
     i64 end_chunk;
     SharedLayout shared;
     ClusterSlots<StateBytes>* cluster;
+    PanelRow panel;
     Team team;
     int folds;   // folds joined so far: the parity says which half of the slots the next one uses
     int walks;   // walks of this row so far
@@ -85,13 +114,13 @@ public:
     // This thread's tile of a chunk of a row of `width` elements.
     RW_DEVICE TileT tile(Index chunk, Index width) const {
         return make_tile<TileT::kVectorWidth, TileT::kVectors, Index>(
-            chunk, lane, O == Ownership::kResidentWarp ? lanes : kWarpSize, width);
+            chunk, lane, kWarpOwned ? lanes : kWarpSize, width);
     }
 
     // The tile that a resident thread owns.
     RW_DEVICE TileT own_tile(const Row& row, i64 axis_size) const {
         const Index width = row.exists ? static_cast<Index>(axis_size) : 0;
-        return tile(O == Ownership::kResidentWarp ? 0 : warp, width);
+        return tile(kWarpOwned ? 0 : warp, width);
     }
 
     template <class Op>

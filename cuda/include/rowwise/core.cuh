@@ -6,7 +6,18 @@
 #define RW_DEVICE __device__ __forceinline__
 #define RW_HOST_DEVICE __host__ __device__ __forceinline__
 
+// Declares a variable in the block's shared memory, and the bytes that the launch asks for: macros,
+// since the tests run the library without a GPU (tests/host_run) and have their own.
+#ifndef RW_SHARED
+#define RW_SHARED(name, ...) __shared__ __align__(16) ::rowwise::same_t<__VA_ARGS__> name
+#define RW_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+
 namespace rowwise {
+
+// The type itself, in a place where `T name[N]` cannot be written.
+template <class T>
+using same_t = T;
 
 using i8 = signed char;
 using u8 = unsigned char;

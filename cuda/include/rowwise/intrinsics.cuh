@@ -1,5 +1,6 @@
 // Every instruction that C++ has no name for: the hand-written PTX of the library sits here and
-// nowhere else, one named function each.
+// nowhere else, one named function each. What is between ROWWISE_HOST_RUN's lines has a twin in
+// tests/host_run/include/host_run/ptx.cuh, by which the tests run the library without a GPU.
 #pragma once
 
 #include "core.cuh"
@@ -58,12 +59,22 @@ RW_DEVICE u64 double_to_bits(double value) {
     return static_cast<u64>(__double_as_longlong(value));
 }
 
-// ---------------------------------------------------------------- global memory
-
 // A register image of one widest access.
 struct alignas(16) Word4 {
     u32 word[4];
 };
+
+// A barrier in shared memory that counts bytes: a phase ends once one thread has announced how many
+// bytes it brings, and as many have arrived. Bytes may arrive before they are announced.
+struct alignas(8) ByteBarrier {
+    u64 state;
+};
+
+#ifdef ROWWISE_HOST_RUN
+#include <host_run/ptx.cuh>
+#else
+
+// ---------------------------------------------------------------- global memory
 
 // Reads 16 aligned bytes that no later access is expected to want: a row of the input is read once.
 RW_DEVICE Word4 load_streaming(const void* address) {
@@ -150,11 +161,25 @@ RW_DEVICE u32 cluster_address(const void* address, u32 rank) {
     return mapped;
 }
 
-// A barrier in shared memory that counts bytes: a phase ends once one thread has announced how many
-// bytes it brings, and as many have arrived. Bytes may arrive before they are announced.
-struct alignas(8) ByteBarrier {
-    u64 state;
-};
+// Says that this thread has come so far and has written what it has, and waits until all of the
+// cluster have: what they wrote is seen afterwards.
+RW_DEVICE void sync_cluster() {
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+}
+
+// Words in the shared memory of any block of the cluster, at cluster addresses.
+RW_DEVICE void store_cluster_word(u32 address, u32 word) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+RW_DEVICE u32 load_cluster_word(u32 address) {
+    u32 word;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
 
 RW_DEVICE void init_byte_barrier(ByteBarrier* barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
@@ -240,18 +265,6 @@ RW_DEVICE float max_nan(float a, float b) {
     return m;
 }
 
-RW_DEVICE double max_nan(double a, double b) {
-    return a != a ? a : (b != b ? b : (a > b ? a : b));
-}
-
-RW_DEVICE i32 max_nan(i32 a, i32 b) {
-    return max_of(a, b);
-}
-
-RW_DEVICE i64 max_nan(i64 a, i64 b) {
-    return max_of(a, b);
-}
-
 // About 1/x and 1/sqrt(x): starting points for Newton's method (math.cuh). Relative errors 2^-23 and
 // 2^-22.4 for f32, 2^-20 or so for f64 (PTX ISA).
 RW_DEVICE float reciprocal_estimate(float x) {
@@ -284,6 +297,20 @@ RW_DEVICE float exp2_reduced(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+#endif  // ROWWISE_HOST_RUN
+
+RW_DEVICE double max_nan(double a, double b) {
+    return a != a ? a : (b != b ? b : (a > b ? a : b));
+}
+
+RW_DEVICE i32 max_nan(i32 a, i32 b) {
+    return max_of(a, b);
+}
+
+RW_DEVICE i64 max_nan(i64 a, i64 b) {
+    return max_of(a, b);
 }
 
 }  // namespace rowwise

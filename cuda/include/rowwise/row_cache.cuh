@@ -19,19 +19,23 @@ class RowCache {
 public:
     // Elements past the end of the row read as `pad`.
     RW_DEVICE RowCache(const Row& row, i64 axis_size, Ctx& ctx, const InputRows<T>& input, T pad)
-        : row_(input.row(row.exists ? row.index : 0)),
+        : row_(Ctx::kTiled ? nullptr : input.row(row.exists ? row.index : 0)),
           aligned_(is_vector_aligned(row_)),
           pad_(pad),
           ctx_(&ctx),
           born_(ctx.walks) {
-        if constexpr (Ctx::kResident) {
+        if constexpr (Ctx::kTiled && Ctx::kResident) {
+            load_panel(ctx.own_tile(row, axis_size));
+        } else if constexpr (Ctx::kResident) {
             load_tile<Reuse::kNone>(held_, row_, aligned_, ctx.own_tile(row, axis_size), pad_);
         }
     }
 
     // Makes `tile` the one that `vector` reads.
     RW_DEVICE void select(const typename Ctx::TileT& tile) {
-        if constexpr (!Ctx::kResident) {
+        if constexpr (Ctx::kOwnership == Ownership::kTiledStreaming) {
+            load_panel(tile);
+        } else if constexpr (!Ctx::kResident) {
             fetch(tile);
         }
         if constexpr (sizeof(T) == 2) {
@@ -71,6 +75,24 @@ public:
     }
 
 private:
+    RW_DEVICE void load_panel(const typename Ctx::TileT& tile) {
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            const int left = static_cast<int>(tile.left) - j * tile.stride;
+            if (left > 0) {
+                held_[j].raw = ctx_->panel.vector(static_cast<int>(tile.first + j * tile.stride) / W);
+            }
+            if (left < W) {
+#pragma unroll
+                for (int w = 0; w < W; ++w) {
+                    if (w >= left) {
+                        put_element(held_[j], w, pad_);
+                    }
+                }
+            }
+        }
+    }
+
     RW_DEVICE void fetch(const typename Ctx::TileT& tile) {
         const i64 place = tile.chunk - ctx_->first_chunk;
         if (place >= ctx_->shared.staged) {
@@ -131,12 +153,14 @@ RW_DEVICE TileCache<Ctx, F> cache_tiles(const Row& row, i64 axis_size, Ctx& ctx,
     return TileCache<Ctx, F>(row, axis_size, ctx, compute);
 }
 
-// A contiguous row of the output.
-template <class T>
+// A contiguous row of the output; on the tiled tier, the row's place in the panel.
+template <class Ctx, class T>
 class OutputRow {
 public:
-    RW_DEVICE OutputRow(const Row& row, i64 axis_size, T* data)
-        : row_(data + (row.exists ? row.index : 0) * axis_size), aligned_(is_vector_aligned(row_)) {}
+    RW_DEVICE OutputRow(const Row& row, i64 axis_size, const Ctx& ctx, T* data)
+        : row_(Ctx::kTiled ? nullptr : data + (row.exists ? row.index : 0) * axis_size),
+          aligned_(is_vector_aligned(row_)),
+          panel_(ctx.panel) {}
 
     RW_DEVICE bool aligned() const {
         return aligned_;
@@ -145,9 +169,16 @@ public:
     // Rounds once, to nearest even.
     template <class TileT>
     RW_DEVICE void store(const TileT& part, const accum_t<T> (&values)[kVectorElements<T>]) const {
-        Vector<T> packed[1];
-        packed[0].set(values);
-        store_tile(row_, aligned_, part, packed);
+        if constexpr (Ctx::kTiled) {
+            // What is written past the end of the row is not turned back.
+            if (part.left > 0) {
+                store_whole(part, values);
+            }
+        } else {
+            Vector<T> packed[1];
+            packed[0].set(values);
+            store_tile(row_, aligned_, part, packed);
+        }
     }
 
     // The same for a whole vector of an aligned row.
@@ -155,12 +186,17 @@ public:
     RW_DEVICE void store_whole(const TileT& part, const accum_t<T> (&values)[kVectorElements<T>]) const {
         Vector<T> packed;
         packed.set(values);
-        store_streaming(row_ + part.first, packed.raw);
+        if constexpr (Ctx::kTiled) {
+            panel_.vector(static_cast<int>(part.first) / kVectorElements<T>) = packed.raw;
+        } else {
+            store_streaming(row_ + part.first, packed.raw);
+        }
     }
 
 private:
     T* row_;
     bool aligned_;
+    PanelRow panel_;
 };
 
 // One vector that all rows read at their own positions: a weight, a bias.
@@ -211,8 +247,8 @@ private:
 // of element e of the tile. Vector by vector, so that no more of the side inputs is held in
 // registers than one vector needs; with one test for the whole tile, so that the common case has no
 // branch between its loads.
-template <class TileT, class T, class F, class... Sides>
-RW_DEVICE void emit(const TileT& tile, const OutputRow<T>& out, F compute, const Sides&... sides) {
+template <class TileT, class Ctx, class T, class F, class... Sides>
+RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T>& out, F compute, const Sides&... sides) {
     constexpr int W = TileT::kVectorWidth;
     const auto one = [&](int j, const auto& part, auto write, const auto&... loaded) {
         accum_t<T> values[W];

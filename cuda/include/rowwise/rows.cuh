@@ -75,6 +75,10 @@ struct InputRows {
     i64 sizes[3];
     i64 strides[3];
     bool single_stride;  // the two outer sizes are 1
+    // Of rows that are columns in memory: elements from one element of a row to the next, and how many
+    // rows lie side by side. The outer dims then count such panels.
+    i64 axis_stride;
+    i64 inner;
 
     RW_DEVICE const T* row(i64 index) const {
         if (single_stride) {

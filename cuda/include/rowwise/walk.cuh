@@ -41,6 +41,7 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, F&& tile_fn) {
     if constexpr (Ctx::kResident) {
         tile_fn(ctx.own_tile(row, axis_size));
     } else {
+        // A warp that owns the row alone is its only one.
         for (i64 chunk = ctx.first_chunk + ctx.warp; chunk < ctx.end_chunk; chunk += ctx.warps) {
             tile_fn(ctx.tile(chunk, axis_size));
         }
@@ -105,6 +106,32 @@ RW_DEVICE Op pop_windows(Ctx& ctx, i64 windows) {
     }
     sync_block();
     return total;
+}
+
+// Walks all chunks by one warp, lane k keeping the state of chunk k and, of a row of more chunks than
+// lanes, of group k.
+template <class Op, class Ctx, class F>
+RW_DEVICE Op fold_alone(i64 axis_size, Ctx& ctx, F& tile_fn) {
+    Op mine = Op::identity();
+    Op groups = Op::identity();
+    const int chunks = static_cast<int>(ctx.chunks);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+        Fold<Op> fold;
+        tile_fn(fold, ctx.tile(chunk, axis_size));
+        const Op joined = fold.state().join_parallel(WarpReducer{});
+        const int place = chunk % kWarpSize;
+        if (lane_id() == place) {
+            mine = joined;
+        }
+        if (chunks > kWarpSize && (place == kWarpSize - 1 || chunk == chunks - 1)) {
+            const Op group = mine.join_parallel(WarpReducer{});
+            if (lane_id() == chunk / kWarpSize) {
+                groups = group;
+            }
+            mine = Op::identity();
+        }
+    }
+    return (chunks > kWarpSize ? groups : mine).join_parallel(WarpReducer{});
 }
 
 // Publishes the states of the groups of a window, whose chunk states lie in the slots.
@@ -182,6 +209,8 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
         Fold<Op> fold;
         tile_fn(fold, ctx.own_tile(row, axis_size));
         state = fold.state();
+    } else if constexpr (Ctx::kOwnership == Ownership::kTiledStreaming) {
+        state = detail::fold_alone<Op>(axis_size, ctx, tile_fn);
     } else {
         i64 window = 0;
         for (i64 first = ctx.first_chunk; first < ctx.end_chunk; first += kWindowChunks, ++window) {
@@ -217,8 +246,10 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
 // equal bits, so a body may branch on it. Every thread must call it.
 template <class Op, class Ctx>
 RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
-    if constexpr (Ctx::kOwnership == Ownership::kResidentWarp) {
+    if constexpr (Ctx::kWarpOwned) {
         state = state.join_parallel(WarpReducer{ctx.lanes, ctx.lanes < kWarpSize});
+    } else if constexpr (Ctx::kOwnership == Ownership::kTiledStreaming) {
+        // The walk has joined the chunks.
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentBlock) {
         state = BlockReducer{ctx.template slots<Op>(), ctx.warps}.generic(state);
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentCluster) {

@@ -18,6 +18,11 @@ fn b01(device: &Device) -> Result<()> {
         (Op::ArgMax, 131072, 3),
     ];
     for (op, rows, width) in cases {
+        let rows = if devices::is_host_run() {
+            rows / 64
+        } else {
+            rows
+        };
         let row = |i: usize| (0..width).map(move |j| (i % 7) as f32 + h(j) as f32);
         let x: Vec<f32> = (0..rows).flat_map(row).collect();
         let x = Tensor::from_vec(x, (rows, width), device)?;
@@ -35,7 +40,8 @@ fn b01(device: &Device) -> Result<()> {
             assert_eq!(row, expected, "{} {rows} rows: row {i}", op.name());
         }
     }
-    for shape in [(70000, 3, 5), (5, 3, 70000)] {
+    let many = if devices::is_host_run() { 700 } else { 70000 };
+    for shape in [(many, 3, 5), (5, 3, many)] {
         let rows = shape.0 * shape.2;
         let x = Tensor::ones(shape, DType::F32, device)?;
         assert_same("middle axis", &ops::sum(&x, 1)?, &vec![3.; rows])?;
@@ -46,7 +52,12 @@ fn b01(device: &Device) -> Result<()> {
 /// More than 2^23 rows of a width that is no multiple of a vector, against slices of them.
 fn b02(device: &Device) -> Result<()> {
     const SLICE: usize = 8192;
-    let (rows, width) = ((1 << 23) + 64, 6);
+    let most = if devices::is_host_run() {
+        1 << 15
+    } else {
+        1 << 23
+    };
+    let (rows, width) = (most + 64, 6);
     // The sequence has a period of 101.
     let period: Vec<bf16> = (0..101).map(|k| bf16::from_f64(h(k))).collect();
     let x: Vec<bf16> = period.iter().copied().cycle().take(rows * width).collect();

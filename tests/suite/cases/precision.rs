@@ -44,8 +44,13 @@ fn p02(device: &Device) -> Result<()> {
 fn p03(device: &Device) -> Result<()> {
     let x = Tensor::ones(17 << 20, DType::F32, device)?;
     assert_same("17 * 2^20", &ops::sum(&x, 0)?, &[17825792.])?;
-    let x = Tensor::ones((20_000_000, 2), DType::F32, device)?;
-    assert_same("axis 0", &ops::sum(&x, 0)?, &[2e7, 2e7])?;
+    let len = if devices::is_host_run() {
+        2_000_000
+    } else {
+        20_000_000
+    };
+    let x = Tensor::ones((len, 2), DType::F32, device)?;
+    assert_same("axis 0", &ops::sum(&x, 0)?, &[len as f64; 2])?;
     assert_same("mean", &ops::mean(&x, 0)?, &[1., 1.])
 }
 

@@ -26,6 +26,10 @@ fn s01(device: &Device) -> Result<()> {
                     rows.push(x.clone());
                 }
             }
+            if devices::is_host_run() && width > 1025 {
+                // At the end alone.
+                rows.drain(1..rows.len() - 3);
+            }
             // Long rows one by one: the memory of all of them at once is not what is tested.
             for row in rows {
                 let t = tensor(&row, (1, width), dtype, device)?;

@@ -1,7 +1,8 @@
 //! The devices that a test body runs on.
 
-/// Makes tests of bodies `fn(&Device) -> Result<()>`: one on the CPU, and with the `cuda` feature
-/// one on the GPU. Both names are written out, so that they can be searched for.
+/// Makes tests of bodies `fn(&Device) -> Result<()>`: one on the CPU, with the `cuda` feature one on
+/// the GPU, and with `host-kernels` one that runs the GPU's kernels on the host, named as the body in
+/// a module `host_run`. The first two names are written out, so that they can be searched for.
 macro_rules! on_devices {
     ($($body:ident: $cpu:ident, $cuda:ident;)+) => {$(
         #[test]
@@ -17,7 +18,55 @@ macro_rules! on_devices {
                 None => Ok(()),
             }
         }
-    )+};
+    )+
+
+        #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+        mod host_run {
+            $(
+                #[test]
+                fn $body() -> anyhow::Result<()> {
+                    $crate::common::devices::on_host_run(super::$body)
+                }
+            )+
+        }
+    };
+}
+
+/// Whether this test runs the GPU's kernels on the host, where a device thread takes microseconds:
+/// sizes that decide nothing are to be small.
+pub fn is_host_run() -> bool {
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    return candle_rowwise::cuda::host_run::seed().is_some();
+    #[cfg(not(all(feature = "host-kernels", not(feature = "cuda"))))]
+    false
+}
+
+/// `f` for a thread that a test starts: its ops run where this thread's do.
+pub fn handed_on<R>(f: impl Fn() -> R + Sync) -> impl Fn() -> R + Sync {
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    let f = {
+        use candle_rowwise::cuda::host_run::{seed, with};
+        let seed = seed();
+        move || match seed {
+            Some(seed) => with(seed, &f),
+            None => f(),
+        }
+    };
+    f
+}
+
+/// Runs a body on the kernels' build for the host: under each of the seeds of `ROWWISE_HOST_SEEDS`
+/// (comma-separated; by default one).
+#[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+pub fn on_host_run(
+    body: impl Fn(&candle_core::Device) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    use candle_rowwise::cuda::host_run::with;
+    let seeds = std::env::var("ROWWISE_HOST_SEEDS").unwrap_or_else(|_| "1".into());
+    for seed in seeds.split(',') {
+        with(seed.trim().parse()?, || body(&candle_core::Device::Cpu))?;
+    }
+    Ok(())
 }
 
 /// The first GPU. Without one the test is skipped, and the run says so once; it fails instead where

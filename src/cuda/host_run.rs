@@ -1,0 +1,235 @@
+//! The CUDA kernels on the host, for tests without a GPU: the same device code, built as C++ on a shim
+//! that runs the threads of a launch as fibers, in an order drawn from a seed (tests/host_run,
+//! docs/testing.md). It checks kernels; it is slow, and no way to compute.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+
+use candle_core::{CpuStorage, DType, Result, WithDType};
+use half::{bf16, f16};
+
+use super::launch::{self, Addresses};
+use super::result;
+use crate::plan::{DeviceLimits, Plan, Tier};
+use crate::problem::Problem;
+use crate::tuning::{MAX_TEAMS, TEAM_BYTES, WORKSPACE_BYTES};
+
+/// The device that plans are made for, but where [`plan::with_limits`](crate::plan::with_limits) names
+/// another: an H200 with few multiprocessors, since all blocks of a team live at once.
+pub const LIMITS: DeviceLimits = DeviceLimits {
+    multiprocessors: 3,
+    ..DeviceLimits::H200
+};
+
+thread_local! {
+    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs `f` with all ops on CPU tensors of this thread going to the kernels, the order of their threads
+/// drawn from `seed`. A failure names the seed and the call's number, counted from the start of `f`.
+pub fn with<R>(seed: u64, f: impl FnOnce() -> R) -> R {
+    /// Restores what was before, also when `f` panics.
+    struct Restore(Option<u64>, u64);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SEED.set(self.0);
+            CALLS.set(self.1);
+        }
+    }
+    let _restore = Restore(SEED.replace(Some(seed)), CALLS.replace(0));
+    f()
+}
+
+/// The seed of the innermost [`with`], if any: to be handed on to threads that a test starts.
+pub fn seed() -> Option<u64> {
+    SEED.get()
+}
+
+/// The calls of kernels since the start of the innermost [`with`].
+pub fn calls() -> u64 {
+    CALLS.get()
+}
+
+/// Whether the kernels are built with AddressSanitizer and UndefinedBehaviorSanitizer; if not, every
+/// access of theirs is checked by the shim.
+pub fn has_sanitizers() -> bool {
+    // SAFETY: it takes nothing and answers a constant.
+    unsafe { rw_host_run_has_asan() != 0 }
+}
+
+/// Runs one of the kernels of tests/host_run/faults.cu, by number, and answers what was noticed.
+#[doc(hidden)]
+pub fn run_fault(fault: i32, seed: u64) -> std::result::Result<(), String> {
+    // SAFETY: the kernel works on memory of its own. Those that leave it end the process, or are
+    // stopped before they do.
+    match unsafe { rw_host_run_fault(fault, seed) } {
+        0 => Ok(()),
+        status => Err(result::message(status)),
+    }
+}
+
+/// Runs a problem if [`with`] says so. As for the CPU engine, the problem is not empty and matches the
+/// storages.
+pub(crate) fn run(
+    problem: &Problem,
+    x: &CpuStorage,
+    sides: &[&CpuStorage],
+) -> Option<Result<CpuStorage>> {
+    let seed = SEED.get()?;
+    CALLS.set(CALLS.get() + 1);
+    Some(run_call(problem, x, sides, seed))
+}
+
+fn run_call(
+    problem: &Problem,
+    x: &CpuStorage,
+    sides: &[&CpuStorage],
+    seed: u64,
+) -> Result<CpuStorage> {
+    let plan = Plan::select(problem, &LIMITS)?;
+    let call = Call {
+        problem,
+        plan: &plan,
+        seed,
+    };
+    Ok(match problem.output_dtype() {
+        DType::F16 => f16::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::BF16 => bf16::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::F64 => f64::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::U8 => u8::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::U32 => u32::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::I16 => i16::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::I32 => i32::to_cpu_storage_owned(call.run(x, sides)?),
+        DType::I64 => i64::to_cpu_storage_owned(call.run(x, sides)?),
+        _ => f32::to_cpu_storage_owned(call.run(x, sides)?),
+    })
+}
+
+struct Call<'a> {
+    problem: &'a Problem,
+    plan: &'a Plan,
+    seed: u64,
+}
+
+impl Call<'_> {
+    fn run<O: WithDType>(&self, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<Vec<O>> {
+        let len = self.problem.output_len();
+        let mut y: Vec<O> = Vec::with_capacity(len);
+        let bytes = len * size_of::<O>();
+        // SAFETY: within the capacity. Any bits are a value of these types; these are NaNs in the
+        // float formats, for an element that no thread writes.
+        unsafe {
+            y.as_mut_ptr().cast::<u8>().write_bytes(0xff, bytes);
+            y.set_len(len);
+        }
+        // SAFETY: plain values that the shim keeps.
+        unsafe { rw_host_run_begin(self.seed, CALLS.get()) };
+        let mut workspace = Workspace::of(self.plan);
+        let mut addresses = Addresses {
+            x: input(x)?,
+            sides: [0; 2],
+            y: open(y.as_mut_ptr().cast(), bytes, Access::WriteOnce),
+            workspace: workspace.as_mut().map_or(0, Workspace::open),
+        };
+        for (address, side) in addresses.sides.iter_mut().zip(sides) {
+            *address = input(side)?;
+        }
+        // SAFETY: the addresses are of live allocations that match the problem, which was checked
+        // against their layouts; `y` is written by nobody else, and the shim has returned from the
+        // kernel, or given it up, when this returns. There is no stream.
+        let launched =
+            unsafe { launch::launch(self.problem, self.plan, &addresses, ptr::null_mut()) };
+        // SAFETY: it takes nothing.
+        let ended = unsafe { rw_host_run_end() };
+        launched
+            .and_then(|()| result::check(ended, self.problem))
+            .map_err(|err| candle_core::Error::msg(format!("{err}\n  plan: {}", self.plan)))?;
+        if !workspace.is_none_or(|w| w.counters_are_zero()) {
+            candle_core::bail!(
+                "the counters of the workspace are not 0 after {}",
+                self.plan
+            );
+        }
+        Ok(y)
+    }
+}
+
+/// What a stream's workspace is to a kernel: counters that are 0, then memory that holds anything.
+struct Workspace {
+    words: Vec<u64>,
+}
+
+impl Workspace {
+    const COUNTERS: usize = MAX_TEAMS * TEAM_BYTES / size_of::<u64>();
+
+    fn of(plan: &Plan) -> Option<Self> {
+        (plan.tier == Tier::SplitK).then(|| {
+            let mut words = vec![u64::MAX; WORKSPACE_BYTES / size_of::<u64>()];
+            words[..Self::COUNTERS].fill(0);
+            Workspace { words }
+        })
+    }
+
+    fn open(&mut self) -> u64 {
+        let (counters, states) = self.words.split_at_mut(Self::COUNTERS);
+        let start = counters.as_mut_ptr().cast();
+        open(
+            states.as_mut_ptr().cast(),
+            size_of_val(states),
+            Access::Scratch,
+        );
+        open(start, size_of_val(counters), Access::ReadWrite)
+    }
+
+    fn counters_are_zero(&self) -> bool {
+        self.words[..Self::COUNTERS].iter().all(|word| *word == 0)
+    }
+}
+
+/// What a kernel may do with memory: `rw_host_run_access` of tests/host_run/host_run.h.
+#[repr(i32)]
+enum Access {
+    Read = 0,
+    WriteOnce = 1,
+    ReadWrite = 2,
+    Scratch = 3,
+}
+
+/// Names memory to the shim, and answers its address.
+fn open(data: *const c_void, bytes: usize, access: Access) -> u64 {
+    // SAFETY: the shim keeps the address and follows it only in kernels.
+    unsafe { rw_host_run_buffer(data, bytes as u64, access as i32) };
+    data.expose_provenance() as u64
+}
+
+fn input(storage: &CpuStorage) -> Result<u64> {
+    fn of<T>(data: &[T]) -> u64 {
+        open(data.as_ptr().cast(), size_of_val(data), Access::Read)
+    }
+    Ok(match storage {
+        CpuStorage::U8(data) => of(data),
+        CpuStorage::U32(data) => of(data),
+        CpuStorage::I16(data) => of(data),
+        CpuStorage::I32(data) => of(data),
+        CpuStorage::I64(data) => of(data),
+        CpuStorage::F16(data) => of(data),
+        CpuStorage::BF16(data) => of(data),
+        CpuStorage::F32(data) => of(data),
+        CpuStorage::F64(data) => of(data),
+        other => candle_core::bail!(
+            "no kernel reads {:?}",
+            candle_core::backend::BackendStorage::dtype(other)
+        ),
+    })
+}
+
+// tests/host_run/host_run.h
+extern "C" {
+    fn rw_host_run_begin(seed: u64, call: u64);
+    fn rw_host_run_buffer(data: *const c_void, bytes: u64, access: i32);
+    fn rw_host_run_end() -> i32;
+    fn rw_host_run_has_asan() -> i32;
+    fn rw_host_run_fault(fault: i32, seed: u64) -> i32;
+}
