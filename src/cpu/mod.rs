@@ -13,7 +13,7 @@ mod tests;
 use candle_core::{CpuStorage, Error, Result, WithDType};
 
 use crate::engine::isa::{with_best_isa, Isa};
-use crate::engine::{self, Element, Float, Output, RowBody, Starts};
+use crate::engine::{self, Context, Element, Float, Output, ReduceOp, Row, RowBody, Starts, Tile};
 use crate::problem::{Op, Problem, RowResult};
 
 /// A float dtype: what candle stores, the engine folds and emits.
@@ -33,6 +33,30 @@ impl Dtype for f32 {
 }
 impl Dtype for f64 {
     type Accumulator = f64;
+}
+
+/// A walk and the join of what it leaves: the state of what `map` makes of the row's tiles.
+#[inline(always)]
+fn fold<T, U, C, M>(
+    row: &mut Row<'_, T, U>,
+    ctx: C,
+    state: M,
+    map: impl Fn(&Tile<T::Acc>) -> Tile<M::Value> + Sync,
+) -> M::Single
+where
+    T: Element,
+    U: Copy + Default + Send,
+    C: Context,
+    M: ReduceOp,
+{
+    let partials = engine::reduce_into(
+        row,
+        ctx,
+        state,
+        #[inline(always)]
+        |state: &mut M, x| state.accumulate(&map(x)),
+    );
+    engine::pjoin(partials, ctx)
 }
 
 /// Runs a problem on `x`, with its side inputs in the order of [`Op::sides`].

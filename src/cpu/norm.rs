@@ -4,10 +4,10 @@
 //! squares have been lost below the smallest normal number, is the row computed again, scaled by a
 //! power of two that brings its largest magnitude near 1; eps is scaled along.
 
-use super::Dtype;
+use super::{fold, Dtype};
 use crate::engine::{
-    load, pjoin, reduce, reduce_into, AbsMax, Context, Float, MinMax, Number, ReduceOp, Row,
-    RowBody, Sum, SumOfSquares,
+    load, reduce, AbsMax, Context, Float, MinMax, Number, Pair, ReduceOp, Row, RowBody, Sum,
+    SumOfSquares,
 };
 
 /// What the accumulators' ranges mean for sums of squares.
@@ -46,57 +46,53 @@ fn scale_for(magnitude: f64, max_scale: i32) -> f64 {
     f64::from_bits(((1023 - exponent.clamp(-max_scale, 1022)) as u64) << 52)
 }
 
-/// One go at a row: as it is, or scaled.
-#[derive(Clone, Copy)]
-struct Attempt<A> {
-    /// What each value is multiplied by: a power of two, 1 in a plain attempt.
-    scale: A,
-    last: bool,
-}
-
-impl<A: Range> Attempt<A> {
-    #[inline(always)]
-    fn plain() -> Self {
-        Attempt {
-            scale: A::ONE,
-            last: false,
-        }
-    }
-
-    fn scaled(scale: A) -> Self {
-        Attempt { scale, last: true }
-    }
-
-    /// `eps` as it adds to a mean square of scaled values, without overflow on the way.
-    #[inline(always)]
-    fn scaled_eps(&self, eps: f64) -> f64 {
-        if !self.last {
-            return eps;
-        }
-        let root = eps.sqrt() * self.scale.to_f64();
-        root * root
-    }
-
-    /// True where the mean square has lost nothing to overflow or underflow, or nothing better can
-    /// be had.
-    #[inline(always)]
-    fn holds(&self, mean_square_and_eps: f64) -> bool {
-        self.last || (A::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&mean_square_and_eps)
-    }
-}
-
-/// The largest magnitude of a row, as the scale that it asks for.
-#[cold]
-fn row_scale<T, C>(row: &mut Row<'_, T, T>, ctx: C) -> T::Accumulator
+/// The moments of a row by `moments`, of the row as it is or, where that has lost something to
+/// overflow or underflow, scaled.
+///
+/// `moments` is given the scale and eps for it, and returns what eps has been added to, a mean square,
+/// with what else it has found. The result is the scale, that mean square, and the rest.
+#[inline(always)]
+fn row_moments<T, C, M>(
+    row: &mut Row<'_, T, T>,
+    ctx: C,
+    eps: f64,
+    moments: impl Fn(&mut Row<'_, T, T>, T::Accumulator, f64) -> (f64, M),
+) -> (T::Accumulator, f64, M)
 where
     T: Dtype,
     C: Context,
 {
-    let max = reduce_into(row, ctx, AbsMax::<T::Accumulator>::identity(), |max, x| {
-        max.accumulate(x)
-    });
-    let magnitude = pjoin(max, ctx).value().to_f64();
-    T::Accumulator::from_f64(scale_for(magnitude, T::Accumulator::MAX_SCALE))
+    let safe = T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY;
+    let plain = moments(row, T::Accumulator::ONE, eps);
+    let (scale, (mean_square, rest)) = if safe.contains(&plain.0) {
+        (T::Accumulator::ONE, plain)
+    } else {
+        scaled_moments(row, ctx, eps, &moments)
+    };
+    (scale, mean_square, rest)
+}
+
+/// The scale that the largest magnitude of a row asks for, and the moments of the row scaled by it.
+///
+/// Out of line and so without the instruction set's vectors: it is a rare row that comes here.
+#[cold]
+#[inline(never)]
+fn scaled_moments<T, C, M>(
+    row: &mut Row<'_, T, T>,
+    ctx: C,
+    eps: f64,
+    moments: &impl Fn(&mut Row<'_, T, T>, T::Accumulator, f64) -> (f64, M),
+) -> (T::Accumulator, (f64, M))
+where
+    T: Dtype,
+    C: Context,
+{
+    let magnitude = fold(row, ctx, AbsMax::<T::Accumulator>::identity(), |x| *x).value();
+    let scale = scale_for(magnitude.to_f64(), T::Accumulator::MAX_SCALE);
+    // Eps as it adds to a mean square of scaled values, without overflow on the way.
+    let root = eps.sqrt() * scale;
+    let scale = T::Accumulator::from_f64(scale);
+    (scale, moments(row, scale, root * root))
 }
 
 /// `x / sqrt(mean(x^2) + eps) * weight`.
@@ -116,24 +112,24 @@ impl<T: Dtype> RowBody for RmsNorm<'_, T> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let mut attempt = Attempt::plain();
-        let rstd = loop {
-            let scale = attempt.scale;
-            let squares = reduce_into(
-                row,
-                ctx,
-                SumOfSquares::<T::Accumulator>::identity(),
-                #[inline(always)]
-                |squares, x| squares.accumulate(&x.map(|x| x.mul(scale))),
-            );
-            let mean = pjoin(squares, ctx).value().to_f64() / row.axis_size() as f64;
-            let mean_and_eps = mean + attempt.scaled_eps(self.eps);
-            if attempt.holds(mean_and_eps) {
-                break T::Accumulator::from_f64(mean_and_eps.sqrt().recip());
-            }
-            attempt = Attempt::scaled(row_scale(row, ctx));
-        };
-        let scale = attempt.scale;
+        let (scale, mean_square, ()) = row_moments(
+            row,
+            ctx,
+            self.eps,
+            #[inline(always)]
+            |row, scale, eps| {
+                let squares = fold(
+                    row,
+                    ctx,
+                    SumOfSquares::<T::Accumulator>::identity(),
+                    #[inline(always)]
+                    |x| x.map(|x| x.mul(scale)),
+                );
+                let mean = squares.value().to_f64() / row.axis_size() as f64;
+                (mean + eps, ())
+            },
+        );
+        let rstd = T::Accumulator::from_f64(mean_square.sqrt().recip());
         reduce(
             row,
             ctx,
@@ -154,6 +150,15 @@ pub(super) struct LayerNorm<'a, T> {
     pub eps: f64,
 }
 
+/// What layer norm knows of a row besides its variance.
+struct Center<A> {
+    /// The mean, rounded to the accumulator's type.
+    mean: A,
+    /// What the mean lacks.
+    residual: f64,
+    mean_square: f64,
+}
+
 impl<T: Dtype> RowBody for LayerNorm<'_, T> {
     type Element = T;
     type Output = T;
@@ -168,56 +173,56 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
     /// corrected by that.
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let width = row.axis_size() as f64;
-        let mut attempt = Attempt::plain();
-        let (mean, residual, rstd) = loop {
-            let scale = attempt.scale;
-            let sum = reduce_into(
-                row,
-                ctx,
-                Sum::<T::Accumulator>::identity(),
-                #[inline(always)]
-                |sum, x| sum.accumulate(&x.map(|x| x.mul(scale))),
-            );
-            let mean = T::Accumulator::from_f64(pjoin(sum, ctx).value().to_f64() / width);
-            let (residuals, squares) = reduce_into(
-                row,
-                ctx,
-                (
+        let (scale, variance, center) = row_moments(
+            row,
+            ctx,
+            self.eps,
+            #[inline(always)]
+            |row, scale, eps| {
+                let width = row.axis_size() as f64;
+                let sum = fold(
+                    row,
+                    ctx,
                     Sum::<T::Accumulator>::identity(),
-                    SumOfSquares::<T::Accumulator>::identity(),
-                ),
-                #[inline(always)]
-                |(residuals, squares), x| {
-                    let deviation = x.map(|x| x.mul(scale).sub(mean));
-                    residuals.accumulate(&deviation);
-                    squares.accumulate(&deviation);
-                },
-            );
-            let residual = pjoin(residuals, ctx).value().to_f64() / width;
-            let mean_square = pjoin(squares, ctx).value().to_f64() / width;
-            // A NaN stays one: `max` would take the 0.
-            let variance = mean_square - residual * residual;
-            let variance = if variance < 0.0 { 0.0 } else { variance };
-            let variance_and_eps = variance + attempt.scaled_eps(self.eps);
-            if attempt.holds(variance_and_eps) {
-                // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
-                // deviations: a finite factor keeps their products 0.
-                let largest = T::Accumulator::LARGEST.to_f64();
-                let rstd = variance_and_eps.sqrt().recip();
-                // Not `min`, which would turn a NaN into the largest number.
-                let rstd = if rstd > largest { largest } else { rstd };
-                let rstd = T::Accumulator::from_f64(rstd);
-                // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
-                let noise = mean.to_f64() * T::Accumulator::TWO_ULP;
-                let noise_only = mean_square > 0.0 && mean_square <= noise * noise;
-                let constant = noise_only && is_constant(row, ctx);
-                let rstd = if constant { T::Accumulator::ZERO } else { rstd };
-                break (mean, T::Accumulator::from_f64(residual), rstd);
-            }
-            attempt = Attempt::scaled(row_scale(row, ctx));
-        };
-        let scale = attempt.scale;
+                    #[inline(always)]
+                    |x| x.map(|x| x.mul(scale)),
+                );
+                let mean = T::Accumulator::from_f64(sum.value().to_f64() / width);
+                let deviations = fold(
+                    row,
+                    ctx,
+                    Pair::<Sum<T::Accumulator>, SumOfSquares<_>>::identity(),
+                    #[inline(always)]
+                    |x| x.map(|x| x.mul(scale).sub(mean)),
+                );
+                // Known since the row began, where a division would wait for the walk.
+                let inverse = width.recip();
+                let residual = deviations.first.value().to_f64() * inverse;
+                let mean_square = deviations.second.value().to_f64() * inverse;
+                // A NaN stays one: `max` would take the 0.
+                let variance = mean_square - residual * residual;
+                let variance = if variance < 0.0 { 0.0 } else { variance };
+                let center = Center {
+                    mean,
+                    residual,
+                    mean_square,
+                };
+                (variance + eps, center)
+            },
+        );
+        // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
+        // deviations: a finite factor keeps their products 0. Not `min`, which would turn a NaN into
+        // the largest number.
+        let largest = T::Accumulator::LARGEST.to_f64();
+        let rstd = variance.sqrt().recip();
+        let rstd = T::Accumulator::from_f64(if rstd > largest { largest } else { rstd });
+        let mean = center.mean;
+        let residual = T::Accumulator::from_f64(center.residual);
+        // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
+        let noise = mean.to_f64() * T::Accumulator::TWO_ULP;
+        let noise_only = center.mean_square > 0.0 && center.mean_square <= noise * noise;
+        let constant = noise_only && is_constant(row, ctx);
+        let rstd = if constant { T::Accumulator::ZERO } else { rstd };
         reduce(
             row,
             ctx,
@@ -241,9 +246,6 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
 #[cold]
 #[inline(never)]
 fn is_constant<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> bool {
-    let ends = reduce_into(row, ctx, MinMax::<T::Accumulator>::identity(), |ends, x| {
-        ends.accumulate(x)
-    });
-    let ends = pjoin(ends, ctx);
+    let ends = fold(row, ctx, MinMax::<T::Accumulator>::identity(), |x| *x);
     ends.min() == ends.max()
 }

@@ -2,10 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::Dtype;
-use crate::engine::{
-    self, once, pjoin, reduce_into, Context, Float, Number, ReduceOp, Row, RowBody,
-};
+use super::{fold, Dtype};
+use crate::engine::{self, once, Context, Float, Number, ReduceOp, Row, RowBody};
 
 /// A body without options for elements `T`.
 macro_rules! plain_body {
@@ -48,14 +46,14 @@ impl<T: Dtype> RowBody for Sum<T> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let sum = reduce_into(
+        let sum = fold(
             row,
             ctx,
             engine::Sum::<T::Accumulator>::identity(),
             #[inline(always)]
-            |sum, x| sum.accumulate(x),
+            |x| *x,
         );
-        let sum = finish(pjoin(sum, ctx).value());
+        let sum = finish(sum.value());
         once(row, ctx, || engine::round(ctx, sum));
     }
 }
@@ -89,14 +87,14 @@ where
     U: Copy + Default + Send,
     C: Context,
 {
-    let max = reduce_into(
+    fold(
         row,
         ctx,
         engine::Max::<T::Accumulator>::identity(),
         #[inline(always)]
-        |max, x| max.accumulate(x),
-    );
-    pjoin(max, ctx).value()
+        |x| *x,
+    )
+    .value()
 }
 
 plain_body!(
@@ -120,22 +118,22 @@ impl<T: Dtype> RowBody for ArgMax<T> {
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, u32>, ctx: C) {
         let max = row_max(row, ctx);
-        let first = reduce_into(
+        let first = fold(
             row,
             ctx,
             engine::Min::<i64>::identity(),
             #[inline(always)]
-            |first, x| {
+            |x| {
                 let mut places = x.positions();
                 for (place, value) in places.iter_mut().zip(x.values()) {
                     let holds = (value == max) | (value.is_nan() & max.is_nan());
                     *place = if holds { *place } else { i64::MAX };
                 }
-                first.accumulate(&x.with(places));
+                x.with(places)
             },
         );
         // `Problem` lets no axis pass that a u32 cannot index, and none without elements.
-        let index = pjoin(first, ctx).value() as u32;
+        let index = first.value() as u32;
         once(row, ctx, || [index]);
     }
 }

@@ -8,10 +8,9 @@
 use std::marker::PhantomData;
 
 use super::reduce::{finish, plain_body, row_max};
-use super::Dtype;
+use super::{fold, Dtype};
 use crate::engine::{
-    self, once, pjoin, reduce, reduce_into, stage_into, Context, Float, Number, ReduceOp, Row,
-    RowBody,
+    self, once, pjoin, reduce, stage_into, Context, Float, Number, ReduceOp, Row, RowBody,
 };
 
 plain_body!(
@@ -59,14 +58,14 @@ fn sum_exp<T: Dtype, C: Context>(
     ctx: C,
     max: T::Accumulator,
 ) -> T::Accumulator {
-    let sum = reduce_into(
+    fold(
         row,
         ctx,
         engine::Sum::<T::Accumulator>::identity(),
         #[inline(always)]
-        |sum, x| sum.accumulate(&x.map(|x| x.sub(max).exp())),
-    );
-    pjoin(sum, ctx).value()
+        |x| x.map(|x| x.sub(max).exp()),
+    )
+    .value()
 }
 
 plain_body!(
