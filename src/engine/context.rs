@@ -210,7 +210,7 @@ pub(crate) enum Workers {
 /// A short row is walked in the loop over rows, where the call of a kernel would cost as much as the
 /// walk. A longer one is walked by kernels. Two types, so that in the loop over short rows nothing is
 /// prepared for a call: with both in one loop, every state and closure was written to memory (layer
-/// norm of (65536, 32) f32 on one thread: 2.41 ms, now 1.87; 2026-11-30, 2-core x86-64 VM). Who walks
+/// norm of (65536, 32) f32 on one thread: 2.40 ms, now 2.19; 2026-11-30, 2-core x86-64 VM). Who walks
 /// is a value and not a type, so that the walks of a body are compiled once for both.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cpu<I, const IS_SHORT: bool> {

@@ -19,9 +19,9 @@ pub(crate) fn tree<S: Copy, const W: usize>(lanes: [S; W], join: impl Fn(S, S) -
     lanes[0]
 }
 
-/// Values on cache lines of their own, so that no vector of them is stored across two: a store across
-/// two takes several times as long to be read back (argmax of (65536, 32) f32: 1.40 ms, now 0.79;
-/// 2026-11-30, 2-core x86-64 VM).
+/// Values on cache lines of their own, so that no vector of them is stored across two: in the sum of
+/// (65536, 32) f32 a third of the time was spent on two such stores a row (2026-11-30, 2-core x86-64
+/// VM).
 #[repr(align(64))]
 struct Aligned<T>(T);
 
