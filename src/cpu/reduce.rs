@@ -5,10 +5,8 @@ use std::marker::PhantomData;
 use candle_core::WithDType;
 
 use super::extrema::Extremum;
-use super::{Canonical, Dtype, Stored};
-use crate::engine::{
-    self, once, pjoin, reduce_into, Context, MinMax, Number, ReduceOp, Row, RowBody, LANES,
-};
+use super::{fold, Canonical, Dtype, Stored};
+use crate::engine::{self, once, Context, MinMax, Number, ReduceOp, Row, RowBody, LANES};
 
 /// A fold and what becomes of its state.
 pub(super) trait Fold<T: Stored>: Send + Sync + 'static {
@@ -53,14 +51,13 @@ impl<T: Stored, F: Fold<T>> RowBody for Folded<T, F> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, F::Output>, ctx: C) {
-        let state = reduce_into(
+        let state = fold(
             row,
             ctx,
-            <F::State as ReduceOp<LANES>>::identity(),
+            F::State::identity(),
             #[inline(always)]
-            |state, x| state.accumulate(&x.map(F::of)),
+            |x| x.map(F::of),
         );
-        let state = pjoin(state, ctx);
         once(row, ctx, || F::results(state, ctx));
     }
 }
