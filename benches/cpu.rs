@@ -99,6 +99,45 @@ fn cases() -> Vec<Case> {
             },
         },
         Case {
+            name: "mean",
+            ours: |i| ops::mean_keepdim(&i.x, D::Minus1),
+            candle: |i| i.x.mean_keepdim(D::Minus1),
+            reference: |x, _, _| vec![sum(x.iter().copied()) / x.len() as f64],
+        },
+        Case {
+            name: "min",
+            ours: |i| ops::min_keepdim(&i.x, D::Minus1),
+            candle: |i| i.x.min_keepdim(D::Minus1),
+            reference: |x, _, _| vec![x.iter().copied().fold(f64::INFINITY, f64::min)],
+        },
+        Case {
+            name: "argmin",
+            ours: |i| ops::argmin_keepdim(&i.x, D::Minus1),
+            candle: |i| i.x.argmin_keepdim(D::Minus1),
+            reference: |x, _, _| {
+                let min = x.iter().copied().fold(f64::INFINITY, f64::min);
+                let first = x.iter().position(|v| *v == min).unwrap_or(0);
+                vec![first as f64]
+            },
+        },
+        Case {
+            name: "var",
+            ours: |i| ops::var_keepdim(&i.x, D::Minus1, 1),
+            candle: |i| i.x.var_keepdim(D::Minus1),
+            reference: |x, _, _| {
+                let n = x.len() as f64;
+                let mean = sum(x.iter().copied()) / n;
+                vec![sum(x.iter().map(|v| (v - mean) * (v - mean))) / (n - 1.)]
+            },
+        },
+        Case {
+            name: "norm_l2",
+            ours: |i| ops::norm_l2_keepdim(&i.x, D::Minus1),
+            // Candle's norm is of all elements, by way of a tensor of squares.
+            candle: |_| candle_core::bail!("not over a dim"),
+            reference: |x, _, _| vec![sum(x.iter().map(|v| v * v)).sqrt()],
+        },
+        Case {
             name: "logsumexp",
             ours: |i| ops::logsumexp(&i.x, D::Minus1),
             candle: |i| i.x.log_sum_exp(D::Minus1),

@@ -2,10 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::Stored;
-use crate::engine::{
-    self, once, pjoin, reduce_into, Context, Element, Number, ReduceOp, Row, RowBody, LANES,
-};
+use super::{fold, Stored};
+use crate::engine::{self, once, Context, Element, Number, ReduceOp, Row, RowBody, LANES};
 
 /// An end of a row: the value that none of the others lies beyond; NaN if the row has one.
 pub(super) trait Extremum<A: Number>: Send + Sync + 'static {
@@ -55,14 +53,14 @@ where
     U: Copy + Default + Send,
     C: Context,
 {
-    let state = reduce_into(
+    let state = fold(
         row,
         ctx,
-        <E::State as ReduceOp<LANES>>::identity(),
+        E::State::identity(),
         #[inline(always)]
-        |state, x| state.accumulate(x),
+        |x| *x,
     );
-    E::value(pjoin(state, ctx))
+    E::value(state)
 }
 
 /// The index of the value at an end of a row: the value first, then the first place that has it.
@@ -90,22 +88,22 @@ impl<T: Stored, E: Extremum<T::Acc>> RowBody for Arg<T, E> {
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, u32>, ctx: C) {
         let end = row_extreme::<E, _, _, _>(row, ctx);
-        let first = reduce_into(
+        let first = fold(
             row,
             ctx,
             engine::Min::<i64>::identity(),
             #[inline(always)]
-            |first, x| {
+            |x| {
                 let mut places = x.positions();
                 for (place, value) in places.iter_mut().zip(x.values()) {
                     let holds = (value == end) | (value.is_nan() & end.is_nan());
                     *place = if holds { *place } else { i64::MAX };
                 }
-                first.accumulate(&x.with(places));
+                x.with(places)
             },
         );
         // `Problem` lets no axis pass that a u32 cannot index, and none without elements.
-        let index = pjoin(first, ctx).value() as u32;
+        let index = first.value() as u32;
         once(row, ctx, || [index]);
     }
 }

@@ -5,9 +5,9 @@
 //! first touch of their results, where these are rows; 2026-11-29, 2-core x86-64 VM).
 
 mod extrema;
-mod fold;
 mod moments;
 mod norm;
+mod reduce;
 mod softmax;
 mod squares;
 #[cfg(test)]
@@ -16,7 +16,7 @@ mod tests;
 use candle_core::{CpuStorage, Error, Result, WithDType};
 
 use crate::engine::isa::{with_best_isa, Isa};
-use crate::engine::{self, Element, Number, Output, RowBody, Starts};
+use crate::engine::{self, Context, Element, Number, Output, ReduceOp, Row, RowBody, Starts, Tile};
 use crate::problem::{check_dtype, Op, Problem, RowResult};
 use extrema::{Largest, LargestMagnitude, Smallest};
 
@@ -96,6 +96,32 @@ macro_rules! plain_body {
 use plain_body;
 
 /// Runs a problem that is not empty on `x`, with its side inputs in the order of [`Op::sides`].
+
+/// A walk and the join of what it leaves: the state of what `map` makes of the row's tiles.
+#[inline(always)]
+fn fold<T, U, C, M>(
+    row: &mut Row<'_, T, U>,
+    ctx: C,
+    state: M,
+    map: impl Fn(&Tile<T::Acc>) -> Tile<M::Value> + Sync,
+) -> M::Single
+where
+    T: Element,
+    U: Copy + Default + Send,
+    C: Context,
+    M: ReduceOp,
+{
+    let partials = engine::reduce_into(
+        row,
+        ctx,
+        state,
+        #[inline(always)]
+        |state: &mut M, x| state.accumulate(&map(x)),
+    );
+    engine::pjoin(partials, ctx)
+}
+
+/// Runs a problem on `x`, with its side inputs in the order of [`Op::sides`].
 ///
 /// # Errors
 /// Where a storage is not of the problem's dtype or ends before the problem's last element, and
@@ -136,15 +162,15 @@ fn unsupported(problem: &Problem) -> Error {
 fn run_any<I: Isa, T: Stored>(isa: I, problem: &Problem, x: &[T]) -> Result<CpuStorage> {
     let launch = Launch::new(isa, problem, x)?;
     match problem.op {
-        Op::Sum => launch.fold::<fold::Sum>(),
-        Op::Prod => launch.fold::<fold::Prod>(),
-        Op::Max => launch.fold::<fold::Extreme<Largest>>(),
-        Op::Min => launch.fold::<fold::Extreme<Smallest>>(),
-        Op::MinMax => launch.fold::<fold::BothEnds>(),
+        Op::Sum => launch.fold::<reduce::Sum>(),
+        Op::Prod => launch.fold::<reduce::Prod>(),
+        Op::Max => launch.fold::<reduce::Extreme<Largest>>(),
+        Op::Min => launch.fold::<reduce::Extreme<Smallest>>(),
+        Op::MinMax => launch.fold::<reduce::BothEnds>(),
         Op::ArgMax => launch.run(&extrema::Arg::<T, Largest>::new()),
         Op::ArgMin => launch.run(&extrema::Arg::<T, Smallest>::new()),
-        Op::Any => launch.fold::<fold::Any>(),
-        Op::All => launch.fold::<fold::All>(),
+        Op::Any => launch.fold::<reduce::Any>(),
+        Op::All => launch.fold::<reduce::All>(),
         _ => Err(unsupported(problem)),
     }
 }
@@ -163,8 +189,8 @@ fn run_float<I: Isa, T: Dtype>(
     let launch = Launch::new(isa, problem, x)?;
     match problem.op {
         Op::Mean => launch.run(&moments::Mean::new()),
-        Op::AbsMax => launch.fold::<fold::Extreme<LargestMagnitude>>(),
-        Op::NormL1 => launch.fold::<fold::NormL1>(),
+        Op::AbsMax => launch.fold::<reduce::Extreme<LargestMagnitude>>(),
+        Op::NormL1 => launch.fold::<reduce::NormL1>(),
         Op::NormL2 => launch.run(&squares::NormL2::new()),
         Op::MeanOfSquares => launch.run(&squares::MeanOfSquares::new()),
         Op::Var { correction } => launch.run(&moments::Spread::variance(correction)),
@@ -248,8 +274,8 @@ impl<'a, I: Isa, T: Stored> Launch<'a, I, T> {
         Ok(Launch { isa, problem, x })
     }
 
-    fn fold<F: fold::Fold<T>>(&self) -> Result<CpuStorage> {
-        self.run(&fold::Folded::<T, F>::new())
+    fn fold<F: reduce::Fold<T>>(&self) -> Result<CpuStorage> {
+        self.run(&reduce::Folded::<T, F>::new())
     }
 
     fn run<B>(&self, body: &B) -> Result<CpuStorage>

@@ -2,11 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::norm::{row_scale, Attempt, Range};
-use super::{plain_body, Canonical, Dtype};
+use super::norm::{row_moments, row_scale, Range};
+use super::{fold, plain_body, Canonical, Dtype};
 use crate::engine::{
-    self, once, pjoin, reduce_into, Context, Float, MinMax, Number, ReduceOp, Row, RowBody,
-    SumOfSquares,
+    self, once, Context, Float, MinMax, Number, Pair, ReduceOp, Row, RowBody, SumOfSquares,
 };
 
 /// The mean of a row times `scale`, before it is rounded.
@@ -16,14 +15,22 @@ fn scaled_mean<T: Dtype, C: Context>(
     ctx: C,
     scale: T::Accumulator,
 ) -> f64 {
-    let sum = reduce_into(
+    let sum = fold(
         row,
         ctx,
         engine::Sum::<T::Accumulator>::identity(),
         #[inline(always)]
-        |sum, x| sum.accumulate(&x.map(|x| x.mul(scale))),
+        |x| x.map(|x| x.mul(scale)),
     );
-    pjoin(sum, ctx).value().to_f64() / row.axis_size() as f64
+    sum.value().to_f64() / row.axis_size() as f64
+}
+
+/// [`scaled_mean`] of the row at a magnitude of 1, with the scale taken off again.
+#[cold]
+#[inline(never)]
+fn mean_of_huge<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> f64 {
+    let scale = row_scale(row, ctx);
+    scaled_mean(row, ctx, scale) / scale.to_f64()
 }
 
 plain_body!(
@@ -44,8 +51,7 @@ impl<T: Dtype> RowBody for Mean<T> {
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
         let mut mean = scaled_mean(row, ctx, T::Accumulator::ONE);
         if !mean.is_finite() {
-            let scale = row_scale(row, ctx);
-            mean = scaled_mean(row, ctx, scale) / scale.to_f64();
+            mean = mean_of_huge(row, ctx);
         }
         let mean = T::Accumulator::from_f64(mean).canonical();
         once(row, ctx, || engine::round(ctx, mean));
@@ -59,7 +65,7 @@ pub(super) struct Moments<A> {
     /// What that lacks: the mean of the deviations from it.
     pub residual: f64,
     /// That of the squares of deviations from the rounded mean.
-    mean_square: f64,
+    pub mean_square: f64,
     /// The variance about the mean itself.
     pub variance: f64,
 }
@@ -73,24 +79,18 @@ pub(super) fn moments<T: Dtype, C: Context>(
     ctx: C,
     scale: T::Accumulator,
 ) -> Moments<T::Accumulator> {
-    let width = row.axis_size() as f64;
     let mean = T::Accumulator::from_f64(scaled_mean(row, ctx, scale));
-    let (residuals, squares) = reduce_into(
+    let deviations = fold(
         row,
         ctx,
-        (
-            engine::Sum::<T::Accumulator>::identity(),
-            SumOfSquares::<T::Accumulator>::identity(),
-        ),
+        Pair::<engine::Sum<T::Accumulator>, SumOfSquares<_>>::identity(),
         #[inline(always)]
-        |(residuals, squares), x| {
-            let deviation = x.map(|x| x.mul(scale).sub(mean));
-            residuals.accumulate(&deviation);
-            squares.accumulate(&deviation);
-        },
+        |x| x.map(|x| x.mul(scale).sub(mean)),
     );
-    let residual = pjoin(residuals, ctx).value().to_f64() / width;
-    let mean_square = pjoin(squares, ctx).value().to_f64() / width;
+    // Known since the row began, where a division would wait for the walk.
+    let inverse = (row.axis_size() as f64).recip();
+    let residual = deviations.first.value().to_f64() * inverse;
+    let mean_square = deviations.second.value().to_f64() * inverse;
     // A NaN stays one: `max` would take the 0.
     let variance = mean_square - residual * residual;
     Moments {
@@ -102,8 +102,8 @@ pub(super) fn moments<T: Dtype, C: Context>(
 }
 
 impl<A: Range> Moments<A> {
-    /// True where all values of the row are equal and the variance, which should be 0, is what the
-    /// rounding of the mean has left.
+    /// True where all values of the row are equal, and the variance is at most what the rounding of the
+    /// mean has left.
     #[inline(always)]
     pub(super) fn of_constant<T, C>(&self, row: &mut Row<'_, T, T>, ctx: C) -> bool
     where
@@ -112,7 +112,7 @@ impl<A: Range> Moments<A> {
     {
         // Deviations of the size of the mean's own rounding: a row of one value, perhaps.
         let noise = self.mean.to_f64() * A::TWO_ULP;
-        self.mean_square > 0.0 && self.mean_square <= noise * noise && is_constant(row, ctx)
+        self.mean_square <= noise * noise && is_constant(row, ctx)
     }
 }
 
@@ -120,10 +120,7 @@ impl<A: Range> Moments<A> {
 #[cold]
 #[inline(never)]
 fn is_constant<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> bool {
-    let ends = reduce_into(row, ctx, MinMax::<T::Accumulator>::identity(), |ends, x| {
-        ends.accumulate(x)
-    });
-    let ends = pjoin(ends, ctx);
+    let ends = fold(row, ctx, MinMax::<T::Accumulator>::identity(), |x| *x);
     ends.min() == ends.max()
 }
 
@@ -163,22 +160,27 @@ impl<T: Dtype> RowBody for Spread<T> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let mut attempt = Attempt::plain();
-        let variance = loop {
-            let moments = moments(row, ctx, attempt.scale);
-            if attempt.holds(moments.variance) {
-                let constant = moments.of_constant(row, ctx);
-                break if constant { 0.0 } else { moments.variance };
-            }
-            attempt = Attempt::scaled(row_scale(row, ctx));
-        };
+        let (scale, _, variance) = row_moments(
+            row,
+            ctx,
+            0.0,
+            #[inline(always)]
+            |row, scale, _| {
+                let moments = moments(row, ctx, scale);
+                if moments.of_constant(row, ctx) {
+                    // No square has been lost: there is none.
+                    return (1.0, 0.0);
+                }
+                (moments.variance, moments.variance)
+            },
+        );
         let width = row.axis_size();
         // NaN where the correction leaves nothing to divide by.
         let variance = match width.checked_sub(self.correction) {
             None | Some(0) => f64::NAN,
             Some(degrees) => variance * (width as f64 / degrees as f64),
         };
-        let scale = attempt.scale.to_f64();
+        let scale = scale.to_f64();
         let spread = if self.root {
             variance.sqrt() / scale
         } else {

@@ -46,52 +46,60 @@ fn scale_for(magnitude: f64, max_scale: i32) -> f64 {
     f64::from_bits(((1023 - exponent.clamp(-max_scale, 1022)) as u64) << 52)
 }
 
-/// One go at a row: as it is, or scaled.
-#[derive(Clone, Copy)]
-pub(super) struct Attempt<A> {
-    /// What each value is multiplied by: a power of two, 1 in a plain attempt.
-    pub(super) scale: A,
-    last: bool,
-}
-
-impl<A: Range> Attempt<A> {
-    #[inline(always)]
-    pub(super) fn plain() -> Self {
-        Attempt {
-            scale: A::ONE,
-            last: false,
-        }
-    }
-
-    pub(super) fn scaled(scale: A) -> Self {
-        Attempt { scale, last: true }
-    }
-
-    /// `eps` as it adds to a mean square of scaled values, without overflow on the way.
-    #[inline(always)]
-    fn scaled_eps(&self, eps: f64) -> f64 {
-        if !self.last {
-            return eps;
-        }
-        let root = eps.sqrt() * self.scale.to_f64();
-        root * root
-    }
-
-    /// True where the mean square has lost nothing to overflow or underflow, or nothing better can
-    /// be had.
-    #[inline(always)]
-    pub(super) fn holds(&self, mean_square_and_eps: f64) -> bool {
-        self.last || (A::SAFE_MEAN_SQUARE..f64::INFINITY).contains(&mean_square_and_eps)
-    }
-}
-
-/// The largest magnitude of a row, as the scale that it asks for.
-#[cold]
-pub(super) fn row_scale<T, C>(row: &mut Row<'_, T, T>, ctx: C) -> T::Accumulator
+/// The moments of a row by `moments`, of the row as it is or, where that has lost something to
+/// overflow or underflow, scaled.
+///
+/// `moments` is given the scale and eps for it, and returns what eps has been added to, a mean square,
+/// with what else it has found. The result is the scale, that mean square, and the rest.
+#[inline(always)]
+pub(super) fn row_moments<T, C, M>(
+    row: &mut Row<'_, T, T>,
+    ctx: C,
+    eps: f64,
+    moments: impl Fn(&mut Row<'_, T, T>, T::Accumulator, f64) -> (f64, M),
+) -> (T::Accumulator, f64, M)
 where
     T: Dtype,
     C: Context,
 {
+    let safe = T::Accumulator::SAFE_MEAN_SQUARE..f64::INFINITY;
+    let plain = moments(row, T::Accumulator::ONE, eps);
+    let (scale, (mean_square, rest)) = if safe.contains(&plain.0) {
+        (T::Accumulator::ONE, plain)
+    } else {
+        scaled_moments(row, ctx, eps, plain, &moments)
+    };
+    (scale, mean_square, rest)
+}
+
+/// The scale that the largest magnitude of a row asks for, and the moments of the row scaled by it:
+/// `plain` of a row of zeros or with an infinity or a NaN, of which no scale makes anything better.
+///
+/// Out of line and so without the instruction set's vectors: it is a rare row that comes here.
+#[cold]
+#[inline(never)]
+fn scaled_moments<T, C, M>(
+    row: &mut Row<'_, T, T>,
+    ctx: C,
+    eps: f64,
+    plain: (f64, M),
+    moments: &impl Fn(&mut Row<'_, T, T>, T::Accumulator, f64) -> (f64, M),
+) -> (T::Accumulator, (f64, M))
+where
+    T: Dtype,
+    C: Context,
+{
+    let scale = row_scale(row, ctx);
+    if scale == T::Accumulator::ONE {
+        return (scale, plain);
+    }
+    // Eps as it adds to a mean square of scaled values, without overflow on the way.
+    let root = eps.sqrt() * scale.to_f64();
+    (scale, moments(row, scale, root * root))
+}
+
+/// The scale that the largest magnitude of a row asks for.
+pub(super) fn row_scale<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> T::Accumulator {
     let magnitude = row_extreme::<LargestMagnitude, _, _, _>(row, ctx).to_f64();
     T::Accumulator::from_f64(scale_for(magnitude, T::Accumulator::MAX_SCALE))
 }
@@ -113,17 +121,18 @@ impl<T: Dtype> RowBody for RmsNorm<'_, T> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let mut attempt = Attempt::plain();
-        let rstd = loop {
-            let squares = sum_of_squares(row, ctx, attempt.scale);
-            let mean = squares.to_f64() / row.axis_size() as f64;
-            let mean_and_eps = mean + attempt.scaled_eps(self.eps);
-            if attempt.holds(mean_and_eps) {
-                break T::Accumulator::from_f64(mean_and_eps.sqrt().recip());
-            }
-            attempt = Attempt::scaled(row_scale(row, ctx));
-        };
-        let scale = attempt.scale;
+        let (scale, mean_square, ()) = row_moments(
+            row,
+            ctx,
+            self.eps,
+            #[inline(always)]
+            |row, scale, eps| {
+                let squares = sum_of_squares(row, ctx, scale);
+                let mean = squares.to_f64() / row.axis_size() as f64;
+                (mean + eps, ())
+            },
+        );
+        let rstd = T::Accumulator::from_f64(mean_square.sqrt().recip());
         reduce(
             row,
             ctx,
@@ -153,31 +162,29 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
         width
     }
 
-    /// The mean of the first walk is rounded to the accumulator's type. The second walk, over the
-    /// residuals, finds what it lacks, and both the variance and the emitted deviations are
-    /// corrected by that.
+    /// Both the variance and the emitted deviations are corrected by what the rounded mean lacks.
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let mut attempt = Attempt::plain();
-        let (mean, residual, rstd) = loop {
-            let moments = moments(row, ctx, attempt.scale);
-            let variance_and_eps = moments.variance + attempt.scaled_eps(self.eps);
-            if attempt.holds(variance_and_eps) {
-                // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
-                // deviations: a finite factor keeps their products 0.
-                let largest = T::Accumulator::LARGEST.to_f64();
-                let rstd = variance_and_eps.sqrt().recip();
-                // Not `min`, which would turn a NaN into the largest number.
-                let rstd = if rstd > largest { largest } else { rstd };
-                let rstd = T::Accumulator::from_f64(rstd);
-                let constant = moments.of_constant(row, ctx);
-                let rstd = if constant { T::Accumulator::ZERO } else { rstd };
-                let residual = T::Accumulator::from_f64(moments.residual);
-                break (moments.mean, residual, rstd);
-            }
-            attempt = Attempt::scaled(row_scale(row, ctx));
-        };
-        let scale = attempt.scale;
+        let (scale, variance, moments) = row_moments(
+            row,
+            ctx,
+            self.eps,
+            #[inline(always)]
+            |row, scale, eps| {
+                let moments = moments(row, ctx, scale);
+                (moments.variance + eps, moments)
+            },
+        );
+        // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
+        // deviations: a finite factor keeps their products 0. Not `min`, which would turn a NaN into
+        // the largest number.
+        let largest = T::Accumulator::LARGEST.to_f64();
+        let rstd = variance.sqrt().recip();
+        let rstd = T::Accumulator::from_f64(if rstd > largest { largest } else { rstd });
+        let mean = moments.mean;
+        let residual = T::Accumulator::from_f64(moments.residual);
+        let constant = moments.mean_square > 0.0 && moments.of_constant(row, ctx);
+        let rstd = if constant { T::Accumulator::ZERO } else { rstd };
         reduce(
             row,
             ctx,

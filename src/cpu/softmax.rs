@@ -6,10 +6,9 @@
 //! `exp(-inf) = 0` exactly.
 
 use super::extrema::row_max;
-use super::{plain_body, Canonical, Dtype};
+use super::{fold, plain_body, Canonical, Dtype};
 use crate::engine::{
-    self, once, pjoin, reduce, reduce_into, stage_into, Context, Float, Number, ReduceOp, Row,
-    RowBody,
+    self, once, pjoin, reduce, stage_into, Context, Float, Number, ReduceOp, Row, RowBody,
 };
 
 plain_body!(
@@ -57,14 +56,14 @@ fn sum_exp<T: Dtype, C: Context>(
     ctx: C,
     max: T::Accumulator,
 ) -> T::Accumulator {
-    let sum = reduce_into(
+    fold(
         row,
         ctx,
         engine::Sum::<T::Accumulator>::identity(),
         #[inline(always)]
-        |sum, x| sum.accumulate(&x.map(|x| x.sub(max).exp())),
-    );
-    pjoin(sum, ctx).value()
+        |x| x.map(|x| x.sub(max).exp()),
+    )
+    .value()
 }
 
 plain_body!(

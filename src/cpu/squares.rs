@@ -1,10 +1,8 @@
 //! Sums of squares, safe where squares overflow or vanish.
 
-use super::norm::{row_scale, Attempt};
-use super::{plain_body, Canonical, Dtype};
-use crate::engine::{
-    self, once, pjoin, reduce_into, Context, Float, Number, ReduceOp, Row, RowBody, SumOfSquares,
-};
+use super::norm::row_moments;
+use super::{fold, plain_body, Canonical, Dtype};
+use crate::engine::{self, once, Context, Float, Number, ReduceOp, Row, RowBody, SumOfSquares};
 
 /// The sum of squares of a row times `scale`.
 #[inline(always)]
@@ -13,27 +11,30 @@ pub(super) fn sum_of_squares<T: Dtype, C: Context>(
     ctx: C,
     scale: T::Accumulator,
 ) -> T::Accumulator {
-    let squares = reduce_into(
+    let squares = fold(
         row,
         ctx,
         SumOfSquares::<T::Accumulator>::identity(),
         #[inline(always)]
-        |squares, x| squares.accumulate(&x.map(|x| x.mul(scale))),
+        |x| x.map(|x| x.mul(scale)),
     );
-    pjoin(squares, ctx).value()
+    squares.value()
 }
 
 /// The sum of squares of a row, scaled if it must be, and the scale of the row.
 #[inline(always)]
 fn safe_sum_of_squares<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -> (f64, f64) {
-    let mut attempt = Attempt::plain();
-    loop {
-        let squares = sum_of_squares(row, ctx, attempt.scale).to_f64();
-        if attempt.holds(squares / row.axis_size() as f64) {
-            return (squares, attempt.scale.to_f64());
-        }
-        attempt = Attempt::scaled(row_scale(row, ctx));
-    }
+    let (scale, _, squares) = row_moments(
+        row,
+        ctx,
+        0.0,
+        #[inline(always)]
+        |row, scale, _| {
+            let squares = sum_of_squares(row, ctx, scale).to_f64();
+            (squares / row.axis_size() as f64, squares)
+        },
+    );
+    (squares, scale.to_f64())
 }
 
 plain_body!(

@@ -11,8 +11,10 @@ const LEVELS: usize = 32;
 /// last to the first. The tree depends on the number of states alone, and its depth grows with the
 /// logarithm of it, and so does the rounding error of a sum.
 pub(crate) struct Cascade<S> {
-    /// The first `count.count_ones()` slots hold states, the heaviest first.
+    /// The first `held` slots hold states, the heaviest first.
     slots: [MaybeUninit<S>; LEVELS],
+    /// As many as `count` has bits set; counted along, which is less work than counting the bits.
+    held: usize,
     count: usize,
 }
 
@@ -21,23 +23,23 @@ impl<S: Copy> Cascade<S> {
     pub(crate) fn new() -> Self {
         Cascade {
             slots: [const { MaybeUninit::uninit() }; LEVELS],
+            held: 0,
             count: 0,
         }
     }
 
     #[inline(always)]
     fn slot(&self, index: usize) -> S {
-        debug_assert!(index < self.count.count_ones() as usize);
-        // SAFETY: callers pass an index below `count.count_ones()`. `push` writes slot
-        // `count.count_ones()` (after its carries) before it counts the state, so the slots below
-        // that number have always been written.
+        debug_assert!(index < self.held);
+        // SAFETY: callers pass an index below `held`. `push` writes a slot before it sets `held` to
+        // the number after it, so the slots below `held` have always been written.
         unsafe { self.slots[index].assume_init() }
     }
 
     /// Adds the next state.
     #[inline(always)]
     pub(crate) fn push(&mut self, mut state: S, join: impl Fn(S, S) -> S + Copy) {
-        let mut top = self.count.count_ones() as usize;
+        let mut top = self.held;
         for _ in 0..self.count.trailing_ones() {
             top -= 1;
             state = join(self.slot(top), state);
@@ -45,29 +47,29 @@ impl<S: Copy> Cascade<S> {
         if let Some(slot) = self.slots.get_mut(top) {
             slot.write(state);
             self.count += 1;
+            self.held = top + 1;
         }
     }
 
     /// The join of all states and a last one, which is returned as it is if it is the only one.
     #[inline(always)]
-    pub(crate) fn finish_with(&mut self, last: S, join: impl Fn(S, S) -> S + Copy) -> S {
-        if self.count == 0 {
-            return last;
-        }
-        self.push(last, join);
-        self.finish(join).unwrap_or(last)
+    pub(crate) fn finish_with(&self, last: S, join: impl Fn(S, S) -> S + Copy) -> S {
+        self.join_onto(self.held, last, join)
     }
 
     /// The join of all states, `None` of none.
     #[inline(always)]
     pub(crate) fn finish(&self, join: impl Fn(S, S) -> S + Copy) -> Option<S> {
-        let mut top = (self.count.count_ones() as usize).checked_sub(1)?;
-        let mut state = self.slot(top);
-        while top > 0 {
-            top -= 1;
-            state = join(self.slot(top), state);
-        }
-        Some(state)
+        let top = self.held.checked_sub(1)?;
+        Some(self.join_onto(top, self.slot(top), join))
+    }
+
+    /// Joins the states below `top`, from the last to the first, with what follows them.
+    #[inline(always)]
+    fn join_onto(&self, top: usize, state: S, join: impl Fn(S, S) -> S + Copy) -> S {
+        (0..top)
+            .rev()
+            .fold(state, |state, i| join(self.slot(i), state))
     }
 }
 

@@ -10,7 +10,7 @@ use super::pages;
 use super::parallel::{self, Chunks};
 use super::row::Row;
 use super::scratch::Scratch;
-use super::walk::segment_len;
+use super::walk::{segment_len, SHORT};
 
 /// Cost, in elements of a sum, below which one thread does all. Handing work over and waiting for it
 /// takes 5 to 10 microseconds, and longer on a busy machine: the sum of (8, 4096) f32 takes 2.1 us on
@@ -148,9 +148,10 @@ pub(crate) fn launch_vec<I: Isa, B: RowBody>(
 ) -> Result<Vec<B::Output>, TryReserveError> {
     let len = input.rows.saturating_mul(body.output_width(input.width));
     let mut output = Vec::new();
-    output.try_reserve_exact(len)?;
+    let size = size_of::<B::Output>().max(1);
+    output.try_reserve_exact(pages::room_for(len.saturating_mul(size)) / size)?;
+    pages::advise(output.spare_capacity_mut());
     let room = &mut output.spare_capacity_mut()[..len];
-    pages::advise(room);
     launch_on(isa, body, input, room);
     // SAFETY: the capacity is at least `len`, and `launch_on` has initialised the first `len`
     // elements.
@@ -171,13 +172,13 @@ fn launch_on<I: Isa, B: RowBody>(
         return;
     }
     let run = |workers, first, output: &mut [_]| {
-        isa.run(Rows {
-            ctx: Cpu { isa, workers },
-            body,
-            input,
-            first,
-            output,
-        });
+        if input.width <= SHORT {
+            let ctx = Cpu::<I, true> { isa, workers };
+            isa.run(Rows::new(ctx, body, input, first, output));
+        } else {
+            let ctx = Cpu::<I, false> { isa, workers };
+            isa.run(Rows::new(ctx, body, input, first, output));
+        }
     };
     let threads = rayon::current_num_threads();
     let row_cost = input.width.saturating_mul(B::COST);
@@ -204,6 +205,24 @@ struct Rows<'a, C, B: RowBody> {
     input: &'a Input<'a, B::Element>,
     first: usize,
     output: &'a mut [MaybeUninit<B::Output>],
+}
+
+impl<'a, C: Context, B: RowBody> Rows<'a, C, B> {
+    fn new(
+        ctx: C,
+        body: &'a B,
+        input: &'a Input<'a, B::Element>,
+        first: usize,
+        output: &'a mut [MaybeUninit<B::Output>],
+    ) -> Self {
+        Rows {
+            ctx,
+            body,
+            input,
+            first,
+            output,
+        }
+    }
 }
 
 impl<C: Context, B: RowBody> Kernel for Rows<'_, C, B> {

@@ -147,9 +147,9 @@
 //!
 //! # Bits
 //! How a row is cut and in which order its parts are joined is a function of its width alone:
-//! [`LANES`] lanes fold tile after tile; after 32 tiles their state is set aside; the states so
-//! set aside are joined pairwise within a segment of at least 32768 elements, the lanes of a
-//! segment by halves, and the segments pairwise. Threads only decide where that happens, and
+//! [`LANES`] lanes fold tile after tile, in a row of more than 1024 elements into two states in
+//! turn; after 32 tiles a state is set aside; the states so set aside are joined pairwise within a
+//! segment of at least 32768 elements, the lanes of a segment by halves, and the segments pairwise. Threads only decide where that happens, and
 //! instruction sets how fast, so the same row gives the same bits with any number of threads, in
 //! any batch, at any stride, on AVX2, AVX-512 and without either. (The bits of a NaN are not
 //! promised.) Rounding errors of a sum grow with `37 + 2 log2(width / 1024)`, not with the width.

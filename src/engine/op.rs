@@ -2,7 +2,7 @@
 
 use super::reducer::Reducer;
 use super::tile::{Tile, LANES};
-use super::tree::tree;
+use super::tree::{through_memory, tree};
 
 /// A monoid with `W` independent lanes.
 ///
@@ -60,9 +60,10 @@ pub trait ReduceOp<const W: usize = LANES>: Copy + Send + Sync + 'static {
     /// Joins the lanes: the upper half onto the lower, until one is left.
     #[inline(always)]
     fn reduce(self) -> Self::Single {
-        let mut lanes = [self.lane(0); W];
+        let state = through_memory(self);
+        let mut lanes = [state.lane(0); W];
         for (lane, single) in lanes.iter_mut().enumerate() {
-            *single = self.lane(lane);
+            *single = state.lane(lane);
         }
         tree(lanes, Self::Single::join)
     }

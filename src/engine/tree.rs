@@ -1,6 +1,7 @@
 //! Joining the lanes of a state into one.
 
 use super::number::Number;
+use super::tile::LANES;
 
 /// Joins lanes: the upper half onto the lower, until one is left.
 #[inline(always)]
@@ -18,11 +19,50 @@ pub(crate) fn tree<S: Copy, const W: usize>(lanes: [S; W], join: impl Fn(S, S) -
     lanes[0]
 }
 
+/// Values on cache lines of their own, so that no vector of them is stored across two: in the sum of
+/// (65536, 32) f32 a third of the time was spent on two such stores a row (2026-11-30, 2-core x86-64
+/// VM).
+#[repr(align(64))]
+struct Aligned<T>(T);
+
+/// Passes the lanes of a folded state through memory.
+///
+/// The stores of neighbouring lanes are where the compiler begins to make vectors, and without them
+/// it begins at the tree that joins the lanes, which ends in vectors of two lanes all through the walk
+/// (sum of (512, 1000) f32 on one thread: 63 us, now 34; 2026-11-29, 2-core x86-64 VM).
+#[inline(always)]
+pub(crate) fn through_memory<T>(lanes: T) -> T {
+    std::hint::black_box(Aligned(lanes)).0
+}
+
+/// The first steps of [`tree`], those that join whole vectors: from `W` lanes down to `H`, both powers
+/// of two, which go through memory.
+#[inline(always)]
+fn tree_down_to<T: Number, const W: usize, const H: usize>(
+    lanes: [T; W],
+    join: impl Fn(T, T) -> T,
+) -> [T; H] {
+    let mut lanes = lanes;
+    let mut left = W;
+    while left > H {
+        left /= 2;
+        for lane in 0..left {
+            lanes[lane] = join(lanes[lane], lanes[lane + left]);
+        }
+    }
+    let mut last = [T::ZERO; H];
+    for (last, lane) in last.iter_mut().zip(lanes) {
+        *last = lane;
+    }
+    through_memory(last)
+}
+
 /// Trees of the joins that most monoids are made of, with the bits of [`tree`].
 ///
-/// For `f32` on x86-64 they are written in SSE2, which every x86-64 has: of [`tree`] the compiler
-/// makes one scalar operation per lane, which for a row of 32 is most of the work (max of (65536, 32)
-/// f32 on one thread: 1.10 ms, now 0.69; 2026-11-29, 2-core x86-64 VM).
+/// The first steps join whole vectors, in registers; the last ones go through memory. For `f32` on
+/// x86-64 these are written in SSE2, which every x86-64 has: of [`tree`] the compiler makes one scalar
+/// operation per lane, which for a row of 32 is most of the work (max of (65536, 32) f32 on one
+/// thread: 1.10 ms, now 0.69; 2026-11-29, 2-core x86-64 VM).
 pub trait Tree: Sized + Copy {
     #[doc(hidden)]
     fn tree_sum<const W: usize>(lanes: [Self; W]) -> Self;
@@ -32,20 +72,33 @@ pub trait Tree: Sized + Copy {
     fn tree_min<const W: usize>(lanes: [Self; W]) -> Self;
 }
 
+/// [`tree`], which for as many lanes as a tile has goes down to `H` of them in registers.
+#[inline(always)]
+fn plain_tree<T: Number, const W: usize, const H: usize>(
+    lanes: [T; W],
+    join: impl Fn(T, T) -> T + Copy,
+) -> T {
+    if const { W == LANES } {
+        tree(tree_down_to::<T, W, H>(lanes, join), join)
+    } else {
+        tree(lanes, join)
+    }
+}
+
 macro_rules! plain_trees {
     ($($t:ident),+) => {$(
         impl Tree for $t {
             #[inline(always)]
             fn tree_sum<const W: usize>(lanes: [Self; W]) -> Self {
-                tree(lanes, Number::add)
+                plain_tree::<_, W, 8>(lanes, Number::add)
             }
             #[inline(always)]
             fn tree_max<const W: usize>(lanes: [Self; W]) -> Self {
-                tree(lanes, super::number::max)
+                plain_tree::<_, W, 8>(lanes, super::number::max)
             }
             #[inline(always)]
             fn tree_min<const W: usize>(lanes: [Self; W]) -> Self {
-                tree(lanes, super::number::min)
+                plain_tree::<_, W, 8>(lanes, super::number::min)
             }
         }
     )+};
@@ -57,7 +110,7 @@ plain_trees!(f32);
 
 #[cfg(target_arch = "x86_64")]
 mod sse2 {
-    use super::{tree, Number, Tree};
+    use super::{tree, tree_down_to, Number, Tree, LANES};
     use crate::engine::number;
     use std::arch::x86_64::*;
 
@@ -92,26 +145,16 @@ mod sse2 {
         select(a, b, wins)
     }
 
-    /// The tree over a power of two of at least four lanes, four at a time.
+    /// The tree over 16 lanes, four at a time.
     #[inline(always)]
-    fn tree_by_four<const W: usize>(
-        lanes: &[f32; W],
-        join: impl Fn(__m128, __m128) -> __m128,
-    ) -> f32 {
+    fn tree_by_four(lanes: &[f32; 16], join: impl Fn(__m128, __m128) -> __m128) -> f32 {
         // SAFETY: see above.
-        let mut fours = [unsafe { _mm_setzero_ps() }; 16];
+        let mut fours = [unsafe { _mm_setzero_ps() }; 4];
         for (four, lanes) in fours.iter_mut().zip(lanes.chunks_exact(4)) {
             // SAFETY: the chunk is four floats, and the unaligned load asks for no alignment.
             *four = unsafe { _mm_loadu_ps(lanes.as_ptr()) };
         }
-        let mut left = W / 4;
-        while left > 1 {
-            left /= 2;
-            for i in 0..left {
-                fours[i] = join(fours[i], fours[i + left]);
-            }
-        }
-        let four = fours[0];
+        let four = join(join(fours[0], fours[2]), join(fours[1], fours[3]));
         // SAFETY: see above.
         unsafe {
             let two = join(four, _mm_movehl_ps(four, four));
@@ -119,35 +162,33 @@ mod sse2 {
         }
     }
 
-    /// True where [`tree_by_four`] takes so many lanes.
-    const fn by_four(lanes: usize) -> bool {
-        lanes >= 4 && lanes <= 64 && lanes.is_power_of_two()
+    /// [`tree`], which for as many lanes as a tile has is done in vectors: `join` and `join_four` are
+    /// the same.
+    #[inline(always)]
+    fn vector_tree<const W: usize>(
+        lanes: [f32; W],
+        join: impl Fn(f32, f32) -> f32 + Copy,
+        join_four: impl Fn(__m128, __m128) -> __m128,
+    ) -> f32 {
+        if const { W == LANES } {
+            tree_by_four(&tree_down_to::<_, W, 16>(lanes, join), join_four)
+        } else {
+            tree(lanes, join)
+        }
     }
 
     impl Tree for f32 {
         #[inline(always)]
         fn tree_sum<const W: usize>(lanes: [f32; W]) -> f32 {
-            if const { by_four(W) } {
-                tree_by_four(&lanes, add)
-            } else {
-                tree(lanes, Number::add)
-            }
+            vector_tree(lanes, Number::add, add)
         }
         #[inline(always)]
         fn tree_max<const W: usize>(lanes: [f32; W]) -> f32 {
-            if const { by_four(W) } {
-                tree_by_four(&lanes, max)
-            } else {
-                tree(lanes, number::max)
-            }
+            vector_tree(lanes, number::max, max)
         }
         #[inline(always)]
         fn tree_min<const W: usize>(lanes: [f32; W]) -> f32 {
-            if const { by_four(W) } {
-                tree_by_four(&lanes, min)
-            } else {
-                tree(lanes, number::min)
-            }
+            vector_tree(lanes, number::min, min)
         }
     }
 }
@@ -173,6 +214,11 @@ mod tests {
             assert!(same(f32::tree_sum(lanes), tree(lanes, f32::add)));
             assert!(same(f32::tree_max(lanes), tree(lanes, number::max)));
             assert!(same(f32::tree_min(lanes), tree(lanes, number::min)));
+            let wide = lanes.map(f64::from);
+            let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+            assert!(same(f64::tree_sum(wide), tree(wide, f64::add)));
+            assert!(same(f64::tree_max(wide), tree(wide, number::max)));
+            assert!(same(f64::tree_min(wide), tree(wide, number::min)));
         }
     }
 
@@ -182,7 +228,7 @@ mod tests {
         check::<3>();
         check::<4>();
         check::<8>();
-        check::<32>();
+        check::<LANES>();
         check::<64>();
     }
 

@@ -18,4 +18,8 @@ mod host_run;
 mod integers;
 mod layouts;
 mod nn;
+#[cfg(feature = "cuda")]
+mod streams;
 mod tensor;
+#[cfg(any(feature = "cuda", feature = "host-kernels"))]
+mod tiers;

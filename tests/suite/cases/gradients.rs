@@ -229,9 +229,8 @@ fn g07(device: &Device) -> Result<()> {
                 assert_same("var dx", &gradient_of(&grads, &x), &[0.; 16 * 12])?;
             }
         }
-        let spreads: [fn(&Tensor, usize, usize) -> candle_core::Result<Tensor>; 2] =
-            [ops::var, ops::std];
-        for spread in spreads {
+        type Spread = fn(&Tensor, usize, usize) -> candle_core::Result<Tensor>;
+        for spread in [ops::var as Spread, ops::std] {
             for (correction, expected) in [(0, 0.), (1, f64::NAN), (2, f64::NAN)] {
                 let x = var(&h_values(100), (1, 10, 10), dtype, device)?;
                 let y = spread(x.as_tensor(), 0, correction)?;

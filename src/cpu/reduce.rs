@@ -5,10 +5,8 @@ use std::marker::PhantomData;
 use candle_core::WithDType;
 
 use super::extrema::Extremum;
-use super::{Canonical, Dtype, Stored};
-use crate::engine::{
-    self, once, pjoin, reduce_into, Context, MinMax, Number, ReduceOp, Row, RowBody, LANES,
-};
+use super::{fold, Canonical, Dtype, Stored};
+use crate::engine::{self, once, Context, MinMax, Number, ReduceOp, Row, RowBody, LANES};
 
 /// A fold and what becomes of its state.
 pub(super) trait Fold<T: Stored>: Send + Sync + 'static {
@@ -53,14 +51,13 @@ impl<T: Stored, F: Fold<T>> RowBody for Folded<T, F> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, F::Output>, ctx: C) {
-        let state = reduce_into(
+        let state = fold(
             row,
             ctx,
-            <F::State as ReduceOp<LANES>>::identity(),
+            F::State::identity(),
             #[inline(always)]
-            |state, x| state.accumulate(&x.map(F::of)),
+            |x| x.map(F::of),
         );
-        let state = pjoin(state, ctx);
         once(row, ctx, || F::results(state, ctx));
     }
 }
@@ -144,50 +141,52 @@ impl<T: Stored> Fold<T> for BothEnds {
     }
 }
 
-/// 1 where a value is not 0, and a NaN is not, else 0.
+/// 1 where `holds`, else 0. Sums of it tell any from none: they are folded faster than the largest
+/// of it, which the compiler takes for a logic of single bits (any of (512, 1000) u8 on one thread:
+/// 185 us, the sum 25; 2026-11-30, 2-core x86-64 VM).
 #[inline(always)]
-fn truth<A: Number>(value: A) -> A {
-    if value != A::ZERO {
+fn truth<A: Number>(holds: bool) -> A {
+    if holds {
         A::ONE
     } else {
         A::ZERO
     }
 }
 
-/// Whether any value is not 0: the largest truth.
+/// Whether any value is not 0, and a NaN is not.
 pub(super) struct Any;
 
 impl<T: Stored> Fold<T> for Any {
-    type State = engine::Max<T::Acc>;
+    type State = engine::Sum<T::Acc>;
     type Output = u8;
     type Results = [u8; 1];
 
     #[inline(always)]
     fn of(value: T::Acc) -> T::Acc {
-        truth(value)
+        truth(value != T::Acc::ZERO)
     }
 
     #[inline(always)]
-    fn results<C: Context>(state: engine::Max<T::Acc, 1>, _: C) -> [u8; 1] {
-        [u8::from(state.value() == T::Acc::ONE)]
+    fn results<C: Context>(nonzeros: engine::Sum<T::Acc, 1>, _: C) -> [u8; 1] {
+        [u8::from(nonzeros.value() > T::Acc::ZERO)]
     }
 }
 
-/// Whether no value is 0: the smallest truth.
+/// Whether no value is 0.
 pub(super) struct All;
 
 impl<T: Stored> Fold<T> for All {
-    type State = engine::Min<T::Acc>;
+    type State = engine::Sum<T::Acc>;
     type Output = u8;
     type Results = [u8; 1];
 
     #[inline(always)]
     fn of(value: T::Acc) -> T::Acc {
-        truth(value)
+        truth(value == T::Acc::ZERO)
     }
 
     #[inline(always)]
-    fn results<C: Context>(state: engine::Min<T::Acc, 1>, _: C) -> [u8; 1] {
-        [u8::from(state.value() == T::Acc::ONE)]
+    fn results<C: Context>(zeros: engine::Sum<T::Acc, 1>, _: C) -> [u8; 1] {
+        [u8::from(zeros.value() == T::Acc::ZERO)]
     }
 }
