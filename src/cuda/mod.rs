@@ -3,6 +3,7 @@
 //! A call allocates its output and nothing else, copies nothing to the device and never
 //! synchronises, so it can be captured in a CUDA graph.
 
+pub(crate) mod cluster;
 mod launch;
 mod result;
 #[allow(dead_code)] // bindgen declares the whole header
@@ -46,7 +47,7 @@ pub(crate) fn run(
 
 /// Uninitialised memory for an output.
 fn room<T: CudaDType + DeviceRepr>(device: &CudaDevice, len: usize) -> Result<CudaStorage> {
-    // SAFETY: run_into writes every element of the output before anything can read it.
+    // SAFETY: the callers' kernels write every element of the output before anything can read it.
     let slice = unsafe { device.alloc::<T>(len)? };
     Ok(CudaStorage::wrap_cuda_slice(slice, device.clone()))
 }

@@ -29,12 +29,19 @@
 //! - **Errors.** A call that makes no sense is an [`Error`](crate::Error) that names the op, the
 //!   dim and the shapes, inside candle's error. Nothing panics.
 
+mod cluster;
 mod dims;
 mod gradient;
 mod norm;
 mod reduce;
 mod softmax;
 
+pub use crate::exchange::ClusterCombine;
+#[doc(hidden)]
+pub use crate::exchange::Trial;
+#[doc(hidden)]
+pub use cluster::cluster_trial;
+pub use cluster::{cluster_allgather, cluster_allreduce};
 pub(crate) use gradient::gradient;
 pub use norm::{layer_norm, rms_norm};
 pub use reduce::{
