@@ -34,13 +34,6 @@ RW_DEVICE u32 reduce_min(u32 word) {
     return __reduce_min_sync(kAllLanes, word);
 }
 
-// Keeps this thread busy for so many cycles of its multiprocessor.
-RW_DEVICE void spin(i64 cycles) {
-    const i64 start = clock64();
-    while (clock64() - start < cycles) {
-    }
-}
-
 // Makes the compiler forget what it knows of a word: what is derived from it afterwards is derived
 // anew, and need not be kept in registers until then.
 RW_DEVICE void forget(u32& word) {
@@ -166,17 +159,6 @@ RW_DEVICE void sync_cluster() {
             : "memory");
 }
 
-// Words in the shared memory of any block of the cluster, at cluster addresses.
-RW_DEVICE void store_cluster_word(u32 address, u32 word) {
-    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
-
-RW_DEVICE u32 load_cluster_word(u32 address) {
-    u32 word;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-    return word;
-}
-
 // Words that lie at `address` in this block, as block `rank` has them, and writing them there; addresses
 // are aligned to the size of the access. The mapping and the access are one statement: with an
 // address that is mapped apart, the compiler may keep it where the access no longer means the peer.
@@ -249,6 +231,17 @@ RW_DEVICE void store_peer_words(void* address, u32 rank, u32 a, u32 b, u32 c, u3
         : "memory");
 }
 
+// Words in the shared memory of any block of the cluster, at cluster addresses.
+RW_DEVICE void store_cluster_word(u32 address, u32 word) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+RW_DEVICE u32 load_cluster_word(u32 address) {
+    u32 word;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
+
 // A barrier in shared memory that counts bytes: a phase ends once one thread has announced how many
 // bytes it brings, and as many have arrived. Bytes may arrive before they are announced.
 struct alignas(8) ByteBarrier {
@@ -307,6 +300,15 @@ RW_DEVICE void push_words(u32 address, u32 barrier, u32 a, u32 b, u32 c, u32 d) 
                      address),
                  "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier)
                  : "memory");
+}
+
+// ---------------------------------------------------------------- time
+
+// Keeps this thread busy for so many cycles of its multiprocessor.
+RW_DEVICE void spin(i64 cycles) {
+    const i64 start = clock64();
+    while (clock64() - start < cycles) {
+    }
 }
 
 // ---------------------------------------------------------------- conversions
