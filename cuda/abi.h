@@ -190,7 +190,9 @@ typedef struct rw_cluster_params {
 int32_t rw_reduce(const rw_reduce_params *params, void *stream, int32_t dry_run);
 int32_t rw_softmax(const rw_softmax_params *params, void *stream, int32_t dry_run);
 int32_t rw_norm(const rw_norm_params *params, void *stream, int32_t dry_run);
-int32_t rw_cluster(const rw_cluster_params *params, void *stream, int32_t dry_run);
+
+/* Likewise; there is a kernel for every size of cluster. */
+int32_t rw_cluster(const rw_cluster_params *params, void *stream);
 
 /* Blocks of a cluster that the current device can run our kernels with: 0 where it has no clusters. */
 int32_t rw_max_cluster(int32_t *blocks);

@@ -21,12 +21,9 @@ static bool exchange_is_sound(const rw_cluster_params& p) {
            p.blocks % p.cluster_size == 0 && p.repeats > 0;
 }
 
-int launch_cluster(const rw_cluster_params& p, void* stream, bool dry_run) {
+int launch_cluster(const rw_cluster_params& p, void* stream) {
     if (!exchange_is_sound(p)) {
         return RW_BAD_PLAN;
-    }
-    if (dry_run) {
-        return RW_OK;
     }
     ExchangeKernel* kernel =
         exchange_kernel(p.cluster_size, std::make_integer_sequence<int, kMaxClusterBlocks>{});

@@ -13,8 +13,8 @@ constexpr int kExchangeWidth = 8;
 // results cross from one to another.
 constexpr int kExchangeThreads = kMaxClusterBlocks * kExchangeWidth;
 
-// Two slots, used in turn (but for tests of a single one) by exchanges of whatever type and width: by the time that one of them serves
-// again, everybody has passed the barrier of the exchange in the other.
+// Memory for two slots of whatever type and width, used in turn: by the time that one of them serves
+// again, everybody has passed the barrier of an exchange in the other.
 struct alignas(16) ExchangeSlots {
     unsigned char bytes[2][sizeof(ClusterGatherSlot<u32, kExchangeWidth, kMaxClusterBlocks>)];
 };
@@ -56,7 +56,7 @@ struct Exchange {
     ExchangeSlots& slots;
     i64 cluster;    // of those in x
     int rank;       // in it
-    u32 exchanges;  // so far
+    u32 turn;       // of the slots
 
     RW_DEVICE void run() {
         const i64 stride = gridDim.x / ClusterSize;
@@ -104,12 +104,15 @@ private:
             u32 vals[Width];
             vary(own, left, vals);
             cluster_allreduce<u32, Width, CombineBits, ClusterSize, NeedTailSync>(
-                slot<ClusterSlot<u32, Width>, NeedTailSync>(), vals, {p.op, p.dtype});
+                slot<ClusterSlot<u32, Width>>(), vals, {p.op, p.dtype});
 #pragma unroll
             for (int i = 0; i < Width; ++i) {
                 results[i] ^= canonical(vals[i]);
             }
+            turn += NeedTailSync ? 0 : 1;
         }
+        // The next piece may be of another width, and its slot another type.
+        turn += NeedTailSync ? 1 : 0;
         u32* y = static_cast<u32*>(p.y) + (cluster * ClusterSize + rank) * p.width + first;
 #pragma unroll
         for (int i = 0; i < Width; ++i) {
@@ -132,8 +135,9 @@ private:
             u32 vals[Width];
             vary(own, left, vals);
             const auto& all = cluster_allgather<u32, Width, ClusterSize, false>(
-                slot<ClusterGatherSlot<u32, Width, ClusterSize>, false>(), vals);
+                slot<ClusterGatherSlot<u32, Width, ClusterSize>>(), vals);
             result ^= all[i < kGathered ? i : 0];
+            turn += 1;
         }
         if (i < kGathered) {
             u32* y = static_cast<u32*>(p.y) + (cluster * ClusterSize + rank) * ClusterSize * p.width;
@@ -160,10 +164,10 @@ private:
         }
     }
 
-    template <class Slot, bool NeedTailSync>
+    template <class Slot>
     RW_DEVICE Slot& slot() {
         static_assert(sizeof(Slot) <= sizeof(slots.bytes[0]), "the slots are too small");
-        return *reinterpret_cast<Slot*>(slots.bytes[NeedTailSync ? 0 : exchanges++ & 1]);
+        return *reinterpret_cast<Slot*>(slots.bytes[turn & 1]);
     }
 
     // One NaN for all, as on the CPU.

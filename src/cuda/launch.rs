@@ -82,7 +82,7 @@ pub(super) unsafe fn launch_exchange(
     };
     // SAFETY: the params live for the call, which copies them into the launch; the rest is forwarded
     // from the caller.
-    let status = unsafe { sys::rw_cluster(&params, stream, 0) };
+    let status = unsafe { sys::rw_cluster(&params, stream) };
     result::check_exchange(status, exchange)
 }
 

@@ -26,6 +26,8 @@
 //!   (a norm at zeros, [`std`](fn@std) of equal values), the gradient is exactly 0. Gradients of half types are computed in f32 and rounded once. As in candle,
 //!   the gradient itself is part of no graph, unless the environment variable
 //!   `CANDLE_GRAD_DO_NOT_DETACH` asks for that (for second derivatives).
+//! - **Clusters.** [`cluster_allreduce`] and [`cluster_allgather`] are exchanges between vectors and no
+//!   row-wise ops: their own docs say what holds for them.
 //! - **Errors.** A call that makes no sense is an [`Error`](crate::Error) that names the op, the
 //!   dim and the shapes, inside candle's error. Nothing panics.
 

@@ -46,8 +46,9 @@ struct Carried {
 // passed by mistake.
 //
 // With NeedTailSync, a slot may serve the next call at once. Without, callers alternate between two
-// slots, and all threads call sync_cluster() before any of them leaves the kernel: a peer may still
-// be reading.
+// slots, and all threads call sync_cluster() before any of them leaves the kernel: a peer may still be
+// reading. Memory that serves as slots of several types takes a barrier of the block, or a call with
+// another slot, between one type and the next.
 template <class T, int Width, int Results = 1>
 struct alignas(cluster_alignment(Width)) ClusterSlot {
     static_assert(detail::Carried<T, Width>::kChecked);
