@@ -43,6 +43,11 @@ impl DeviceLimits {
         split_k_blocks: SPLIT_K_BLOCKS,
         max_cluster: MAX_CLUSTER_BLOCKS,
     };
+
+    /// These limits, or those that are forced on this thread (see [`with_limits`]).
+    pub(crate) fn in_force(&self) -> DeviceLimits {
+        FORCED.get().limits.unwrap_or(*self)
+    }
 }
 
 /// Who owns a row. The bits of a result do not depend on it.
@@ -153,7 +158,7 @@ impl Plan {
     /// problem.
     pub fn select(problem: &Problem, device: &DeviceLimits) -> Result<Plan> {
         let forced = FORCED.get();
-        let device = forced.limits.as_ref().unwrap_or(device);
+        let device = &device.in_force();
         let cut = Cut::of(problem);
         let refuse = |tier: Tier, reason: String| {
             Err(Error::TierRefused {

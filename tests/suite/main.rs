@@ -9,6 +9,7 @@
 mod common;
 
 mod cases;
+mod cluster;
 mod determinism;
 mod errors;
 mod forward;

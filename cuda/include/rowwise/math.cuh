@@ -45,6 +45,7 @@ struct Limits<i64> {
 RW_DEVICE float mirrored(float x) { return -x; }
 RW_DEVICE double mirrored(double x) { return -x; }
 RW_DEVICE i32 mirrored(i32 x) { return ~x; }
+RW_DEVICE u32 mirrored(u32 x) { return ~x; }
 RW_DEVICE i64 mirrored(i64 x) { return ~x; }
 
 RW_DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
