@@ -17,7 +17,7 @@ mod tests;
 use candle_core::{CpuStorage, Error, Result, WithDType};
 
 use crate::engine::isa::{with_best_isa, Isa};
-use crate::engine::{self, Context, Element, Number, Output, ReduceOp, Row, RowBody, Starts, Tile};
+use crate::engine::{self, Context, Element, Output, ReduceOp, Row, RowBody, Starts, Tile};
 use crate::problem::{check_dtype, Op, Problem, RowResult};
 use extrema::{Largest, LargestMagnitude, Smallest};
 

@@ -75,6 +75,28 @@ RW_DEVICE u32 cluster_address(const void* address, u32 rank) {
     return host_run::map_address(host_run::shared_address(address), rank);
 }
 
+// One word after the other: each is checked as a wider access would be, but for its alignment.
+template <class... Words>
+RW_DEVICE void load_peer_words(const void* address, u32 rank, Words&... words) {
+    host_run::check_alignment(address, sizeof...(Words) * sizeof(u32));
+    const char* from = static_cast<const char*>(address);
+    ((words = load_cluster_word(cluster_address(from, rank)), from += sizeof(u32)), ...);
+}
+
+template <class... Words>
+RW_DEVICE void store_peer_words(void* address, u32 rank, Words... words) {
+    host_run::check_alignment(address, sizeof...(Words) * sizeof(u32));
+    char* to = static_cast<char*>(address);
+    ((store_cluster_word(cluster_address(to, rank), words), to += sizeof(u32)), ...);
+}
+
+// ---------------------------------------------------------------- time
+
+// The others go on meanwhile, as the seed has it.
+RW_DEVICE void spin(i64) {
+    host_run::preempt();
+}
+
 RW_DEVICE void init_byte_barrier(ByteBarrier* barrier) {
     host_run::barrier_init(host_run::shared_address(barrier), 1);
 }
