@@ -8,7 +8,7 @@ use crate::common::*;
 
 /// The message of an error, which must hold all of `parts`.
 #[track_caller]
-fn assert_error<T>(result: candle_core::Result<T>, parts: &[&str]) {
+pub fn assert_error<T>(result: candle_core::Result<T>, parts: &[&str]) {
     let Err(err) = result else {
         panic!("no error, though one with {parts:?} is due")
     };
