@@ -67,6 +67,10 @@ int32_t rw_norm(const rw_norm_params* params, void* stream, int32_t dry_run) {
     });
 }
 
+int32_t rw_cluster(const rw_cluster_params* params, void* stream) {
+    return rowwise::launch_cluster(*params, stream);
+}
+
 int32_t rw_max_cluster(int32_t* blocks) {
     return rowwise::max_cluster(blocks);
 }

@@ -155,11 +155,44 @@ typedef struct rw_norm_params {
     const void *bias;   /* likewise; read by layer norm alone */
 } rw_norm_params;
 
+typedef enum rw_cluster_op {
+    RW_CLUSTER_ADD = 0,
+    RW_CLUSTER_MAX = 1,
+    RW_CLUSTER_MIN = 2,
+    RW_CLUSTER_GATHER = 3
+} rw_cluster_op;
+
+/* Vectors of x[clusters][cluster_size][width] exchanged within each cluster: combined over its ranks, each
+ * rank getting its own copy, or gathered, each rank getting all of them in the order of the ranks. y is
+ * contiguous.
+ *
+ * The last five are for tests. With several `repeats`, the k-th from the last one takes the bits of x
+ * xor k, and y is the xor of what they all give. */
+typedef struct rw_cluster_params {
+    rw_dtype dtype; /* f32, i32 or u32 */
+    rw_cluster_op op;
+    int32_t cluster_size; /* 1 to RW_MAX_CLUSTER_BLOCKS */
+    int32_t blocks;       /* of the grid, whole clusters; where there are more, they go round */
+    int64_t clusters;
+    int64_t width;
+    const void *x;
+    int64_t strides[3];
+    void *y;
+    int32_t repeats;        /* 1 or more */
+    int32_t single_slot;    /* not 0: combines use one slot with a tail sync, not two in turn */
+    int32_t late_rank;      /* spins before it begins; -1: none */
+    int32_t lingering_rank; /* spins before it leaves; -1: none */
+    int64_t spin_cycles;
+} rw_cluster_params;
+
 /* `stream` is a CUstream. With `dry_run` nothing is launched: the status says whether there is a
  * kernel for the plan, which needs no GPU. */
 int32_t rw_reduce(const rw_reduce_params *params, void *stream, int32_t dry_run);
 int32_t rw_softmax(const rw_softmax_params *params, void *stream, int32_t dry_run);
 int32_t rw_norm(const rw_norm_params *params, void *stream, int32_t dry_run);
+
+/* Likewise; there is a kernel for every size of cluster. */
+int32_t rw_cluster(const rw_cluster_params *params, void *stream);
 
 /* Blocks of a cluster that the current device can run our kernels with: 0 where it has no clusters. */
 int32_t rw_max_cluster(int32_t *blocks);

@@ -77,10 +77,11 @@ done
 stubs=$root/lib/stubs
 mkdir -p "$stubs"
 {
-    # Declared names, the versioned symbols that cuda.h renames them to (cuMemAlloc_v2), and the two
-    # of cudaProfiler.h, which the wheels leave out.
+    # Declared names, the symbols that cuda.h renames them to (cuMemAlloc_v2,
+    # cuGraphInstantiateWithFlags), and those of cudaProfiler.h, which the wheels leave out.
     grep -oE '\bcu[A-Z][A-Za-z0-9_]*[[:space:]]*\(' "$root/include/cuda.h" | tr -d ' ('
     grep -oE '\bcu[A-Z][A-Za-z0-9]*_(v[0-9]+|ptsz|ptds)(_ptsz|_ptds)?\b' "$root/include/cuda.h"
+    sed -nE 's/^[[:space:]]*#[[:space:]]*define[[:space:]]+cu[A-Z][A-Za-z0-9_]*[[:space:]]+(cu[A-Z][A-Za-z0-9_]*)[[:space:]]*$/\1/p' "$root/include/cuda.h"
     printf '%s\n' cuProfilerInitialize cuProfilerStart cuProfilerStop
 } | sort -u | sed 's/.*/void &(void) {}/' >"$stubs/libcuda.c"
 cc -shared -fPIC -Wl,-soname,libcuda.so.1 -o "$stubs/libcuda.so" "$stubs/libcuda.c"

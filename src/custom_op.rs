@@ -128,6 +128,12 @@ fn on_host(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<C
     crate::cpu::run(problem, x, sides)
 }
 
+/// What a tensor on a GPU meets where there are no kernels.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn without_cuda<T>(op: &str) -> Result<T> {
+    candle_core::bail!("{op}: candle-rowwise was built without its `cuda` feature")
+}
+
 /// Checks dims and dtype of a call on any dims of a tensor, before anything is moved or packed.
 pub(crate) fn check(op: Op, dtype: DType, shape: &Shape, dims: &[usize]) -> Result<()> {
     check_dtype(op, dtype, shape)?;
@@ -186,10 +192,7 @@ impl RowOp {
         _: (&CudaStorage, &Layout),
         _: &[(&CudaStorage, &Layout)],
     ) -> Result<(CudaStorage, Shape)> {
-        candle_core::bail!(
-            "{}: candle-rowwise was built without its `cuda` feature",
-            self.op.name()
-        )
+        without_cuda(self.op.name())
     }
 }
 

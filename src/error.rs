@@ -130,6 +130,39 @@ pub enum Error {
         shape: Shape,
     },
 
+    /// An op on vectors of the ranks of clusters was given another number of dims.
+    #[error("{op}: shape {shape:?} must have three dims: clusters, ranks of a cluster, width")]
+    NotClusters {
+        /// The op, by name.
+        op: &'static str,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
+    /// There are no clusters of so many blocks.
+    #[error("{op}: clusters of {size} blocks (dim 1 of shape {shape:?}) do not exist here; there are those of 1 to {limit}")]
+    ClusterSize {
+        /// The op, by name.
+        op: &'static str,
+        /// Blocks of a cluster that were asked for.
+        size: usize,
+        /// Blocks of the largest cluster that the device runs.
+        limit: usize,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
+    /// The result would have more elements than can be counted.
+    #[error(
+        "{op}: the result for an input of shape {shape:?} has more elements than memory can hold"
+    )]
+    ResultTooLarge {
+        /// The op, by name.
+        op: &'static str,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
     /// An input is not contiguous where a kernel needs it, or has more strides than one takes. The
     /// public ops pack such inputs, so only who builds a problem by hand meets this.
     #[error("{op}: shape {shape:?} with strides {strides:?} must be packed first")]

@@ -18,6 +18,7 @@ mod cpu;
 mod custom_op;
 pub mod engine;
 pub mod error;
+mod exchange;
 pub mod nn;
 pub mod ops;
 pub mod plan;

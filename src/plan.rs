@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::problem::{is_float, Problem};
+use crate::problem::{is_float, Op, Problem};
 use crate::tuning::{
     chunk_shape, ChunkShape, MAX_CHUNK_UNITS, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS,
     MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS, SPLIT_K_BLOCKS, STATE_BYTES,
@@ -43,6 +43,11 @@ impl DeviceLimits {
         split_k_blocks: SPLIT_K_BLOCKS,
         max_cluster: MAX_CLUSTER_BLOCKS,
     };
+
+    /// These limits, or those that are forced on this thread (see [`with_limits`]).
+    pub(crate) fn in_force(&self) -> DeviceLimits {
+        FORCED.get().limits.unwrap_or(*self)
+    }
 }
 
 /// Who owns a row. The bits of a result do not depend on it.
@@ -153,7 +158,7 @@ impl Plan {
     /// problem.
     pub fn select(problem: &Problem, device: &DeviceLimits) -> Result<Plan> {
         let forced = FORCED.get();
-        let device = forced.limits.as_ref().unwrap_or(device);
+        let device = &device.in_force();
         let cut = Cut::of(problem);
         let refuse = |tier: Tier, reason: String| {
             Err(Error::TierRefused {
@@ -358,9 +363,10 @@ impl Cut {
 
     /// Panels of the widest kind that fits: first one block a panel with two blocks a multiprocessor,
     /// then clusters, then what a multiprocessor holds once. `None` where nothing fits, and of
-    /// integers, for which there are no such kernels.
+    /// integers, for which there are no such kernels; any and all run as integers.
     fn tiled_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
-        if !is_float(problem.dtype) || self.chunks > WINDOW_CHUNKS {
+        let as_integers = !is_float(problem.dtype) || matches!(problem.op, Op::Any | Op::All);
+        if as_integers || self.chunks > WINDOW_CHUNKS {
             return None;
         }
         let vector = VECTOR_BYTES / problem.dtype.size_in_bytes();
@@ -574,7 +580,6 @@ fn with_forced<R>(forced: Forced, f: impl FnOnce() -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::Op;
     use candle_core::{DType, Layout};
 
     fn problem(op: Op, dtype: DType, rows: usize, width: usize) -> Problem {

@@ -124,6 +124,20 @@ bool plan_is_sound(const rw_plan& plan, i64 rows, i64 width) {
     return false;
 }
 
+// Has `config` launch `kernel` in clusters of so many blocks, by an attribute that must outlive it.
+template <class Kernel>
+cudaError_t ask_for_clusters(Kernel* kernel, int blocks, cudaLaunchConfig_t& config,
+                             cudaLaunchAttribute& attribute) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    if (blocks <= kPortableClusterBlocks) {
+        return cudaSuccess;
+    }
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+
 template <class Body>
 int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* stream, bool dry_run) {
     static_assert(Body::kStateBytes <= RW_STATE_BYTES, "src/plan.rs lays out RW_STATE_BYTES a state");
@@ -158,22 +172,16 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
         config.dynamicSmemBytes = static_cast<size_t>(plan.shared_bytes);
         config.stream = static_cast<cudaStream_t>(stream);
         cudaLaunchAttribute attribute;
-        config.attrs = &attribute;
         if (plan.row_blocks > 1 && plan.ownership != RW_SPLIT_K) {
-            attribute.id = cudaLaunchAttributeClusterDimension;
-            attribute.val.clusterDim = {static_cast<unsigned>(plan.row_blocks), 1, 1};
-            config.numAttrs = 1;
-            if (plan.row_blocks > kPortableClusterBlocks) {
-                const cudaError_t allowed =
-                    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-                if (allowed != cudaSuccess) {
-                    return allowed;
-                }
+            const cudaError_t allowed = ask_for_clusters(kernel, plan.row_blocks, config, attribute);
+            if (allowed != cudaSuccess) {
+                return allowed;
             }
         } else if (plan.ownership == RW_SPLIT_K) {
             // All blocks resident at once, or a refusal.
             attribute.id = cudaLaunchAttributeCooperative;
             attribute.val.cooperative = 1;
+            config.attrs = &attribute;
             config.numAttrs = 1;
         }
         return cudaLaunchKernelEx(&config, kernel, body, geometry);

@@ -4,6 +4,7 @@
 //! 34 us, max 49, argmax 153, rms norm 183, layer norm 271, logsumexp 253, softmax 456 (with the
 //! first touch of their results, where these are rows; 2026-11-29, 2-core x86-64 VM).
 
+pub(crate) mod cluster;
 mod extrema;
 mod moments;
 mod norm;
@@ -57,7 +58,7 @@ dtypes!(
 );
 
 /// A number as the result that it is.
-trait Canonical: Number {
+trait Canonical: Copy {
     /// The number itself; a NaN with the same bits whatever NaN made it.
     fn canonical(self) -> Self;
 }
@@ -77,6 +78,8 @@ macro_rules! canonical {
 canonical!(
     f32: v => if v.is_nan() { f32::NAN } else { v };
     f64: v => if v.is_nan() { f64::NAN } else { v };
+    i32: v => v;
+    u32: v => v;
     i64: v => v;
 );
 

@@ -7,6 +7,7 @@ use candle_core::DType;
 
 use super::{result, sys};
 use crate::error::Result;
+use crate::exchange::{ClusterCombine, Exchange, ExchangeOp, Trial};
 use crate::plan::{Panel, Plan, Residency, Tier};
 use crate::problem::{Op, Problem, Rows};
 
@@ -39,6 +40,50 @@ pub(super) unsafe fn launch(
         unsafe { call(problem, plan, addresses, stream, false) },
         problem,
     )
+}
+
+/// Executes an exchange on `stream`, on a grid of up to `max_blocks`.
+///
+/// # Safety
+///
+/// `x` and `y` are device addresses of allocations of the current context: of the input as the exchange
+/// describes it, and of an output of its length that nothing else reads or writes until the launch has
+/// run. Both stay allocated until then.
+pub(super) unsafe fn launch_exchange(
+    exchange: &Exchange,
+    trial: &Trial,
+    max_blocks: usize,
+    x: u64,
+    y: u64,
+    stream: *mut c_void,
+) -> Result<()> {
+    let ranks = exchange.ranks;
+    let rank = |rank: Option<usize>| rank.map_or(-1, |rank| rank as i32);
+    let params = sys::rw_cluster_params {
+        dtype: abi_dtype(exchange.dtype),
+        op: match exchange.op {
+            ExchangeOp::Reduce(ClusterCombine::Add) => sys::rw_cluster_op::RW_CLUSTER_ADD,
+            ExchangeOp::Reduce(ClusterCombine::Max) => sys::rw_cluster_op::RW_CLUSTER_MAX,
+            ExchangeOp::Reduce(ClusterCombine::Min) => sys::rw_cluster_op::RW_CLUSTER_MIN,
+            ExchangeOp::Gather => sys::rw_cluster_op::RW_CLUSTER_GATHER,
+        },
+        cluster_size: ranks as i32,
+        blocks: (exchange.clusters.min(max_blocks / ranks) * ranks) as i32,
+        clusters: exchange.clusters as i64,
+        width: exchange.width as i64,
+        x: address(x, exchange.offset, exchange.dtype),
+        strides: exchange.strides.map(|v| v as i64),
+        y: ptr::without_provenance_mut(y as usize),
+        repeats: i32::try_from(trial.repeats).unwrap_or(i32::MAX),
+        single_slot: trial.single_slot.into(),
+        late_rank: rank(trial.late_rank),
+        lingering_rank: rank(trial.lingering_rank),
+        spin_cycles: trial.spin_cycles.into(),
+    };
+    // SAFETY: the params live for the call, which copies them into the launch; the rest is forwarded
+    // from the caller.
+    let status = unsafe { sys::rw_cluster(&params, stream) };
+    result::check_exchange(status, exchange)
 }
 
 /// Blocks of a cluster that the thread's current device runs: 1 where it has no clusters.
@@ -153,18 +198,7 @@ fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
         strides,
     } = problem.input;
     sys::rw_problem {
-        dtype: match problem.dtype {
-            DType::F16 => sys::rw_dtype::RW_F16,
-            DType::BF16 => sys::rw_dtype::RW_BF16,
-            DType::F64 => sys::rw_dtype::RW_F64,
-            DType::U8 => sys::rw_dtype::RW_U8,
-            DType::U32 => sys::rw_dtype::RW_U32,
-            DType::I16 => sys::rw_dtype::RW_I16,
-            DType::I32 => sys::rw_dtype::RW_I32,
-            DType::I64 => sys::rw_dtype::RW_I64,
-            // Problem::new takes no other dtype.
-            _ => sys::rw_dtype::RW_F32,
-        },
+        dtype: abi_dtype(problem.dtype),
         rows: problem.rows as i64,
         width: problem.width as i64,
         x: sys::rw_rows {
@@ -175,6 +209,21 @@ fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
             inner: inner as i64,
         },
         y: ptr::without_provenance_mut(addresses.y as usize),
+    }
+}
+
+fn abi_dtype(dtype: DType) -> sys::rw_dtype {
+    match dtype {
+        DType::F16 => sys::rw_dtype::RW_F16,
+        DType::BF16 => sys::rw_dtype::RW_BF16,
+        DType::F64 => sys::rw_dtype::RW_F64,
+        DType::U8 => sys::rw_dtype::RW_U8,
+        DType::U32 => sys::rw_dtype::RW_U32,
+        DType::I16 => sys::rw_dtype::RW_I16,
+        DType::I32 => sys::rw_dtype::RW_I32,
+        DType::I64 => sys::rw_dtype::RW_I64,
+        // Problem::new and Exchange::new take no other dtype.
+        _ => sys::rw_dtype::RW_F32,
     }
 }
 

@@ -5,6 +5,8 @@
 mod device;
 #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
 pub mod host_run;
+#[cfg(feature = "cuda")]
+pub(crate) mod cluster;
 mod launch;
 mod result;
 #[allow(dead_code)] // bindgen declares the whole header

@@ -2,22 +2,50 @@
 
 use std::ffi::CStr;
 
+use candle_core::DType;
+
 use super::sys;
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 use crate::problem::Problem;
 
 /// The error that a status stands for, if any.
 pub(super) fn check(status: i32, problem: &Problem) -> Result<()> {
+    check_launch(
+        status,
+        problem.op.name(),
+        [problem.rows, problem.width],
+        problem.dtype,
+    )
+}
+
+/// The same of an exchange, whose vectors count as rows.
+pub(super) fn check_exchange(status: i32, exchange: &Exchange) -> Result<()> {
+    let rows = exchange.clusters * exchange.ranks;
+    check_launch(
+        status,
+        exchange.op.name(),
+        [rows, exchange.width],
+        exchange.dtype,
+    )
+}
+
+fn check_launch(
+    status: i32,
+    op: &'static str,
+    [rows, width]: [usize; 2],
+    dtype: DType,
+) -> Result<()> {
     if status == sys::RW_OK as i32 {
         return Ok(());
     }
     Err(Error::Launch {
-        op: problem.op.name(),
+        op,
         code: status,
         message: message(status),
-        rows: problem.rows,
-        width: problem.width,
-        dtype: problem.dtype,
+        rows,
+        width,
+        dtype,
     })
 }
 

@@ -170,7 +170,7 @@ mod monoids;
 mod number;
 mod op;
 mod pages;
-mod parallel;
+pub(crate) mod parallel;
 mod reducer;
 mod row;
 mod scratch;

@@ -26,15 +26,24 @@
 //!   (a norm at zeros, [`std`](fn@std) of equal values), the gradient is exactly 0. Gradients of half types are computed in f32 and rounded once. As in candle,
 //!   the gradient itself is part of no graph, unless the environment variable
 //!   `CANDLE_GRAD_DO_NOT_DETACH` asks for that (for second derivatives).
+//! - **Clusters.** [`cluster_allreduce`] and [`cluster_allgather`] are exchanges between vectors and no
+//!   row-wise ops: their own docs say what holds for them.
 //! - **Errors.** A call that makes no sense is an [`Error`](crate::Error) that names the op, the
 //!   dim and the shapes, inside candle's error. Nothing panics.
 
+mod cluster;
 mod dims;
 mod gradient;
 mod norm;
 mod reduce;
 mod softmax;
 
+pub use crate::exchange::ClusterCombine;
+#[doc(hidden)]
+pub use crate::exchange::Trial;
+#[doc(hidden)]
+pub use cluster::cluster_trial;
+pub use cluster::{cluster_allgather, cluster_allreduce};
 pub(crate) use gradient::gradient;
 pub use norm::{layer_norm, rms_norm};
 pub use reduce::{

@@ -217,7 +217,7 @@ extern "C" int32_t rw_host_run_fault(int32_t number, uint64_t seed) {
     float* output = new float[count];
     for (unsigned i = 0; i < count; ++i) {
         input[i] = static_cast<float>(i);
-        output[i] = -1;
+        std::memset(output + i, 0xff, sizeof(float));
     }
     rw_host_run_begin(seed, 1);
     rw_host_run_buffer(input, count * sizeof(float), RW_HOST_RUN_READ);

@@ -20,14 +20,14 @@ typedef enum rw_host_run_access {
  * `seed` and `call`. */
 void rw_host_run_begin(uint64_t seed, uint64_t call);
 
-/* Names memory that the kernels of this call may access. They may access no other. */
+/* Names memory that the kernels of this call may access. They may access no other. An output holds
+ * bytes 0xff. */
 void rw_host_run_buffer(const void* data, uint64_t bytes, rw_host_run_access access);
 
 /* Closes the call: 0, or a status for rw_status_message where an output was not written. */
 int32_t rw_host_run_end(void);
 
-/* Whether every access of a kernel is checked, and whether under ASan. */
-int32_t rw_host_run_checks_accesses(void);
+/* Whether the kernels are built with the sanitizers; if not, each of their accesses is checked. */
 int32_t rw_host_run_has_asan(void);
 
 /* Runs a kernel with a planted fault (faults.cu): 0 where nothing is noticed. */

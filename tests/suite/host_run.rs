@@ -96,7 +96,7 @@ const FAULTS: [(&str, Shows, Shows); 21] = [
     (
         "beyond_shared_memory",
         Error(&["where its block has none"]),
-        Abort("use-after-poison"),
+        Abort("out of bounds"),
     ),
     ("beyond_the_input", Error(&["in no buffer"]), OVERFLOW),
     ("beyond_the_output", Error(&["in no buffer"]), OVERFLOW),

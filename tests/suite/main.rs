@@ -9,6 +9,7 @@
 mod common;
 
 mod cases;
+mod cluster;
 mod determinism;
 mod errors;
 mod forward;
@@ -18,4 +19,8 @@ mod host_run;
 mod integers;
 mod layouts;
 mod nn;
+#[cfg(feature = "cuda")]
+mod streams;
 mod tensor;
+#[cfg(any(feature = "cuda", feature = "host-kernels"))]
+mod tiers;

@@ -92,7 +92,13 @@ fn at_every_boundary(device: &Device) -> Result<()> {
             }
         }
     }
-    for tier in [Tier::Serial, Tier::Warp, Tier::Block, Tier::Cluster, Tier::SplitK] {
+    for tier in [
+        Tier::Serial,
+        Tier::Warp,
+        Tier::Block,
+        Tier::Cluster,
+        Tier::SplitK,
+    ] {
         assert!(reached.contains(&tier), "{tier:?} was never forced");
     }
     Ok(())
@@ -112,7 +118,12 @@ fn teams(device: &Device) -> Result<()> {
             (1, 9_000_001),
         ],
     };
-    for op in [Op::Sum, Op::ArgMax, Op::Softmax, Op::LayerNorm { eps: 1e-5 }] {
+    for op in [
+        Op::Sum,
+        Op::ArgMax,
+        Op::Softmax,
+        Op::LayerNorm { eps: 1e-5 },
+    ] {
         for dtype in [DType::BF16, DType::F32] {
             for &(rows, width) in shapes {
                 let x = tensor(&normal(92, width), (1, width), dtype, device)?;
@@ -165,7 +176,13 @@ fn again_and_again(device: &Device) -> Result<()> {
     let (shapes, times): (&[(usize, usize)], _) = match devices::is_host_run() {
         true => (&[(3, 100), (1, 9000)], 3),
         false => (
-            &[(1024, 16), (3, 32_000), (7, 70_000), (131, 65_536), (1, 1_000_003)],
+            &[
+                (1024, 16),
+                (3, 32_000),
+                (7, 70_000),
+                (131, 65_536),
+                (1, 1_000_003),
+            ],
             1000,
         ),
     };
@@ -233,7 +250,9 @@ fn columns(device: &Device) -> Result<()> {
                             };
                             assert!(got.is_contiguous(), "{what}");
                             let got = match op {
-                                Op::Softmax | Op::LogSoftmax => got.transpose(1, 2)?.contiguous()?,
+                                Op::Softmax | Op::LogSoftmax => {
+                                    got.transpose(1, 2)?.contiguous()?
+                                }
                                 _ => got,
                             };
                             assert_bits_eq(&what, &got, &expected)?;

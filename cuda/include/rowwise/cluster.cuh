@@ -24,7 +24,8 @@ struct ClusterSlots {
     ByteBarrier barriers[2];
 };
 
-// Combines over all warps of a cluster. All threads of all its blocks call.
+// Combines over all warps of a cluster: an all-reduce of any trivially copyable state. All threads of all
+// its blocks call. (Of a few words a block, cluster_primitives.cuh has one without a barrier in memory.)
 template <int StateBytes>
 struct ClusterReducer {
     ClusterSlots<StateBytes>* slots;

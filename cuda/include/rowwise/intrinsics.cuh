@@ -170,6 +170,78 @@ RW_DEVICE void sync_cluster() {
             : "memory");
 }
 
+// Words that lie at `address` in this block, as block `rank` has them, and writing them there; addresses
+// are aligned to the size of the access. The mapping and the access are one statement: with an
+// address that is mapped apart, the compiler may keep it where the access no longer means the peer.
+RW_DEVICE void load_peer_words(const void* address, u32 rank, u32& a) {
+    asm volatile(
+        "{\n"
+        ".reg .u32 peer;\n"
+        "mapa.shared::cluster.u32 peer, %1, %2;\n"
+        "ld.shared::cluster.u32 %0, [peer];\n"
+        "}"
+        : "=r"(a)
+        : "r"(static_cast<u32>(__cvta_generic_to_shared(address))), "r"(rank)
+        : "memory");
+}
+
+RW_DEVICE void load_peer_words(const void* address, u32 rank, u32& a, u32& b) {
+    asm volatile(
+        "{\n"
+        ".reg .u32 peer;\n"
+        "mapa.shared::cluster.u32 peer, %2, %3;\n"
+        "ld.shared::cluster.v2.u32 {%0, %1}, [peer];\n"
+        "}"
+        : "=r"(a), "=r"(b)
+        : "r"(static_cast<u32>(__cvta_generic_to_shared(address))), "r"(rank)
+        : "memory");
+}
+
+RW_DEVICE void load_peer_words(const void* address, u32 rank, u32& a, u32& b, u32& c, u32& d) {
+    asm volatile(
+        "{\n"
+        ".reg .u32 peer;\n"
+        "mapa.shared::cluster.u32 peer, %4, %5;\n"
+        "ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [peer];\n"
+        "}"
+        : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+        : "r"(static_cast<u32>(__cvta_generic_to_shared(address))), "r"(rank)
+        : "memory");
+}
+
+RW_DEVICE void store_peer_words(void* address, u32 rank, u32 a) {
+    asm volatile(
+        "{\n"
+        ".reg .u32 peer;\n"
+        "mapa.shared::cluster.u32 peer, %0, %1;\n"
+        "st.shared::cluster.u32 [peer], %2;\n"
+        "}" ::"r"(static_cast<u32>(__cvta_generic_to_shared(address))),
+        "r"(rank), "r"(a)
+        : "memory");
+}
+
+RW_DEVICE void store_peer_words(void* address, u32 rank, u32 a, u32 b) {
+    asm volatile(
+        "{\n"
+        ".reg .u32 peer;\n"
+        "mapa.shared::cluster.u32 peer, %0, %1;\n"
+        "st.shared::cluster.v2.u32 [peer], {%2, %3};\n"
+        "}" ::"r"(static_cast<u32>(__cvta_generic_to_shared(address))),
+        "r"(rank), "r"(a), "r"(b)
+        : "memory");
+}
+
+RW_DEVICE void store_peer_words(void* address, u32 rank, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile(
+        "{\n"
+        ".reg .u32 peer;\n"
+        "mapa.shared::cluster.u32 peer, %0, %1;\n"
+        "st.shared::cluster.v4.u32 [peer], {%2, %3, %4, %5};\n"
+        "}" ::"r"(static_cast<u32>(__cvta_generic_to_shared(address))),
+        "r"(rank), "r"(a), "r"(b), "r"(c), "r"(d)
+        : "memory");
+}
+
 // Words in the shared memory of any block of the cluster, at cluster addresses.
 RW_DEVICE void store_cluster_word(u32 address, u32 word) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
@@ -233,6 +305,15 @@ RW_DEVICE void push_words(u32 address, u32 barrier, u32 a, u32 b, u32 c, u32 d) 
                      address),
                  "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier)
                  : "memory");
+}
+
+// ---------------------------------------------------------------- time
+
+// Keeps this thread busy for so many cycles of its multiprocessor.
+RW_DEVICE void spin(i64 cycles) {
+    const i64 start = clock64();
+    while (clock64() - start < cycles) {
+    }
 }
 
 // ---------------------------------------------------------------- conversions
@@ -306,6 +387,10 @@ RW_DEVICE double max_nan(double a, double b) {
 }
 
 RW_DEVICE i32 max_nan(i32 a, i32 b) {
+    return max_of(a, b);
+}
+
+RW_DEVICE u32 max_nan(u32 a, u32 b) {
     return max_of(a, b);
 }
 

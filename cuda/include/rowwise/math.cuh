@@ -45,6 +45,7 @@ struct Limits<i64> {
 RW_DEVICE float mirrored(float x) { return -x; }
 RW_DEVICE double mirrored(double x) { return -x; }
 RW_DEVICE i32 mirrored(i32 x) { return ~x; }
+RW_DEVICE u32 mirrored(u32 x) { return ~x; }
 RW_DEVICE i64 mirrored(i64 x) { return ~x; }
 
 RW_DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
@@ -168,7 +169,8 @@ RW_DEVICE A inverse_square_root(A x) {
 // sqrt(x), to within an ulp.
 template <class A>
 RW_DEVICE A square_root(A x) {
-    return x > A(0) ? x * inverse_square_root(x) : x;
+    // 0 and infinity, whose inverse roots are no factors, are roots of themselves.
+    return x > A(0) && x <= Limits<A>::largest() ? x * inverse_square_root(x) : x;
 }
 
 // 2^-k with 2^k <= |x| < 2^(k+1), held to where both it and its square are normal numbers: what x

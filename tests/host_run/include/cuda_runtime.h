@@ -18,12 +18,7 @@
 #define __device__
 #define __global__
 #define __constant__
-#ifdef HOST_RUN_CHECKS_ACCESSES
-// GCC reports no store of what a call returns: no call may be left around one.
-#define __forceinline__ inline __attribute__((always_inline))
-#else
 #define __forceinline__ inline
-#endif
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))

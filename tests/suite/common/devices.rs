@@ -34,24 +34,29 @@ macro_rules! on_devices {
 
 /// Whether this test runs the GPU's kernels on the host, where a device thread takes microseconds:
 /// sizes that decide nothing are to be small.
+#[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
 pub fn is_host_run() -> bool {
-    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
-    return candle_rowwise::cuda::host_run::seed().is_some();
-    #[cfg(not(all(feature = "host-kernels", not(feature = "cuda"))))]
+    candle_rowwise::cuda::host_run::seed().is_some()
+}
+
+#[cfg(not(all(feature = "host-kernels", not(feature = "cuda"))))]
+pub fn is_host_run() -> bool {
     false
 }
 
 /// `f` for a thread that a test starts: its ops run where this thread's do.
+#[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
 pub fn handed_on<R>(f: impl Fn() -> R + Sync) -> impl Fn() -> R + Sync {
-    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
-    let f = {
-        use candle_rowwise::cuda::host_run::{seed, with};
-        let seed = seed();
-        move || match seed {
-            Some(seed) => with(seed, &f),
-            None => f(),
-        }
-    };
+    use candle_rowwise::cuda::host_run::{seed, with};
+    let seed = seed();
+    move || match seed {
+        Some(seed) => with(seed, &f),
+        None => f(),
+    }
+}
+
+#[cfg(not(all(feature = "host-kernels", not(feature = "cuda"))))]
+pub fn handed_on<R>(f: impl Fn() -> R + Sync) -> impl Fn() -> R + Sync {
     f
 }
 

@@ -6,6 +6,17 @@
 
 namespace rowwise {
 
+// a + b, for what takes a way to combine two values as a type. Integers wrap.
+struct SumOf {
+    template <class A>
+    static RW_DEVICE A combine(A a, A b) {
+        return a + b;
+    }
+    static RW_DEVICE i32 combine(i32 a, i32 b) {
+        return static_cast<i32>(static_cast<u32>(a) + static_cast<u32>(b));
+    }
+};
+
 // The identity is -0, the only value that changes no sum: x + -0 == x also for x = -0. A sum of
 // nothing is +0 and is written by the host.
 template <class A, int W = 1>

@@ -55,7 +55,8 @@ uint64_t collective(Collective kind, uint32_t mask, uint64_t value, int argument
 // ---------------------------------------------------------------- block and cluster
 
 void sync_block();
-void cluster_arrive();
+// `releases`: what this thread has written is seen after the wait.
+void cluster_arrive(bool releases);
 void cluster_wait();
 
 // A block's variable of this size, by the address of what stands for its declaration.
@@ -70,6 +71,9 @@ T& shared(const void* key, const char* name) {
 // Addresses in shared memory, of this block and of the cluster.
 uint32_t shared_address(const void* pointer);
 uint32_t map_address(uint32_t address, uint32_t rank);
+
+// Reads or writes a word of a block of the cluster.
+void cluster_access(uint32_t address, uint32_t* word, bool writes);
 
 // Barriers that count arrivals and bytes (mbarrier), by their shared address.
 void barrier_init(uint32_t barrier, uint32_t arrivals);

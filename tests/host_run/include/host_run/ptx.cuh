@@ -49,11 +49,26 @@ RW_DEVICE u32 cluster_size() {
 }
 
 RW_DEVICE void cluster_arrive_relaxed() {
-    host_run::cluster_arrive();
+    host_run::cluster_arrive(false);
 }
 
 RW_DEVICE void cluster_wait() {
     host_run::cluster_wait();
+}
+
+RW_DEVICE void sync_cluster() {
+    host_run::cluster_arrive(true);
+    host_run::cluster_wait();
+}
+
+RW_DEVICE void store_cluster_word(u32 address, u32 word) {
+    host_run::cluster_access(address, &word, true);
+}
+
+RW_DEVICE u32 load_cluster_word(u32 address) {
+    u32 word;
+    host_run::cluster_access(address, &word, false);
+    return word;
 }
 
 RW_DEVICE u32 cluster_address(const void* address, u32 rank) {
