@@ -98,8 +98,6 @@ macro_rules! plain_body {
 }
 use plain_body;
 
-/// Runs a problem that is not empty on `x`, with its side inputs in the order of [`Op::sides`].
-
 /// A walk and the join of what it leaves: the state of what `map` makes of the row's tiles.
 #[inline(always)]
 fn fold<T, U, C, M>(
@@ -124,7 +122,7 @@ where
     engine::pjoin(partials, ctx)
 }
 
-/// Runs a problem on `x`, with its side inputs in the order of [`Op::sides`].
+/// Runs a problem that is not empty on `x`, with its side inputs in the order of [`Op::sides`].
 ///
 /// # Errors
 /// Where a storage is not of the problem's dtype or ends before the problem's last element, and

@@ -247,7 +247,8 @@ fn two_devices_cuda() -> Result<()> {
 fn problems_built_by_hand() -> Result<()> {
     use candle_rowwise::problem::Problem;
     use candle_rowwise::Error;
-    let x = tensor(&h_values(6), (2, 3), DType::F32, &Device::Cpu)?.t()?;
+    // One element per row, repeated; columns would be taken.
+    let x = tensor(&h_values(2), (2, 1), DType::F32, &Device::Cpu)?.broadcast_as((2, 3))?;
     let problem = Problem::new(Op::Sum, x.layout(), DType::F32, &[]);
     assert!(
         matches!(problem, Err(Error::NotPacked { op: "sum", .. })),
