@@ -47,7 +47,7 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
         Some(rows) => rows.is_contiguous() || (op.is_reduction() && takes_columns(op, x).is_some()),
         None => false,
     };
-    let x = if in_place { x.clone() } else { x.contiguous()? };
+    let x = if in_place { x.clone() } else { pack(x)? };
     let sides = sides
         .iter()
         .map(|side| side.contiguous())
@@ -65,6 +65,19 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
         [a, b] => x.apply_op3(a, b, this),
         _ => unreachable!("no op has more than two side inputs"),
     }
+}
+
+/// A contiguous copy.
+fn pack(x: &Tensor) -> Result<Tensor> {
+    // Candle's GPU kernels copy no narrow signed integers: the largest value of each row of one
+    // element is that element.
+    if !x.device().is_cpu() && matches!(x.dtype(), DType::I16 | DType::I32) {
+        let elements = x.unsqueeze(x.rank())?;
+        if Rows::of(elements.layout()).is_some_and(|rows| rows.is_contiguous()) {
+            return apply(Op::Max, &elements, &[])?.reshape(x.shape());
+        }
+    }
+    x.contiguous()
 }
 
 /// Applies an op that makes rows, and has no side inputs, to the last axis of `x` where it lies in

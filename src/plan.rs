@@ -378,7 +378,9 @@ impl Cut {
             .saturating_sub(1024)
             .min(device.shared_bytes_per_block);
         let fits = |groups: usize, blocks: usize, bytes: usize| {
-            blocks <= device.max_cluster && groups * vector * row_bytes / blocks <= bytes
+            // Each block owns a column at least.
+            blocks <= device.max_cluster.min(groups * vector)
+                && groups * vector * row_bytes / blocks <= bytes
         };
         let whole = device.shared_bytes_per_block;
         let clusters = |bytes| [2, 4, 8].map(|blocks| (most, blocks, bytes));

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
     constexpr bool kRuns = ClusterSize == 1;
 #endif
     if constexpr (kRuns) {
-        __shared__ ExchangeSlots slots;
+        RW_SHARED(slots, ExchangeSlots);
         const int rank = static_cast<int>(blockIdx.x % ClusterSize);
         if (rank == p.late_rank) {
             spin(p.spin_cycles);

@@ -40,7 +40,10 @@ pub(crate) fn run(
 }
 
 /// Uninitialised memory for an output.
-pub(super) fn room<T: CudaDType + DeviceRepr>(device: &CudaDevice, len: usize) -> Result<CudaStorage> {
+pub(super) fn room<T: CudaDType + DeviceRepr>(
+    device: &CudaDevice,
+    len: usize,
+) -> Result<CudaStorage> {
     // SAFETY: run_into writes every element of the output before anything can read it.
     let slice = unsafe { device.alloc::<T>(len)? };
     Ok(CudaStorage::wrap_cuda_slice(slice, device.clone()))

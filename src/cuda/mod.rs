@@ -2,11 +2,11 @@
 //! kernels' build for the host (feature `host-kernels`, for tests).
 
 #[cfg(feature = "cuda")]
+pub(crate) mod cluster;
+#[cfg(feature = "cuda")]
 mod device;
 #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
 pub mod host_run;
-#[cfg(feature = "cuda")]
-pub(crate) mod cluster;
 mod launch;
 mod result;
 #[allow(dead_code)] // bindgen declares the whole header

@@ -71,6 +71,10 @@ impl Rows {
 
 /// Integers as f64, for what is computed in fractions.
 fn to_f64(x: &Tensor) -> Result<Tensor> {
+    if x.elem_count() == 0 {
+        // Candle's GPU kernels are not launched on nothing without an error.
+        return Tensor::zeros(x.shape(), DType::F64, x.device());
+    }
     // Candle's GPU kernels cast i64 to f64, but not the narrow signed integers: our sum of single
     // elements makes i64 of them.
     if !x.device().is_cpu() && matches!(x.dtype(), DType::I16 | DType::I32) {
