@@ -9,7 +9,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::problem::{is_float, Op, Problem};
 use crate::tuning::{
-    chunk_shape, ChunkShape, MAX_CHUNK_UNITS, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS,
+    chunk_shape, has_split_k, ChunkShape, MAX_CHUNK_UNITS, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS,
     MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS, SPLIT_K_BLOCKS, STATE_BYTES,
     STREAMING_EXTRA_STATES, TEAM_BYTES, TILED_BYTES, TILED_WARPS, VECTOR_BYTES, WARP_LANES,
     WINDOW_CHUNKS, WORKSPACE_BYTES,
@@ -321,6 +321,9 @@ impl Cut {
     /// Teams of blocks, all of them resident; `None` where there can be no team of two or the
     /// states of all teams find no room.
     fn split_k_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
+        if !has_split_k(problem.op, problem.dtype, self.shape.vectors) {
+            return None;
+        }
         // CUDA keeps 1 KiB of each block for itself.
         let shared = (device.shared_bytes_per_multiprocessor)
             .checked_div(device.split_k_blocks)?
@@ -362,11 +365,12 @@ impl Cut {
     }
 
     /// Panels of the widest kind that fits: first one block a panel with two blocks a multiprocessor,
-    /// then clusters, then what a multiprocessor holds once. `None` where nothing fits, and of
-    /// integers, for which there are no such kernels; any and all run as integers.
+    /// then clusters, then what a multiprocessor holds once. `None` where nothing fits, and where
+    /// there are no such kernels: of integers (any and all run as integers) and of ops with side
+    /// inputs, which work on the last dim.
     fn tiled_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
         let as_integers = !is_float(problem.dtype) || matches!(problem.op, Op::Any | Op::All);
-        if as_integers || self.chunks > WINDOW_CHUNKS {
+        if as_integers || !problem.op.sides().is_empty() || self.chunks > WINDOW_CHUNKS {
             return None;
         }
         let vector = VECTOR_BYTES / problem.dtype.size_in_bytes();
@@ -662,8 +666,8 @@ mod tests {
                 (Tier::Cluster, 2),
                 (Tier::Cluster, 8),
                 (Tier::Cluster, 16),
-                (Tier::SplitK, 4),
-                (Tier::SplitK, 264),
+                (Tier::SplitK, 7),
+                (Tier::SplitK, 256),
             ]
         );
     }

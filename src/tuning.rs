@@ -3,6 +3,8 @@
 //! The figures are of one H200 (132 SMs), CUDA 13.0; "trial D" is the softmax prototype that the
 //! resident tiers were built after.
 
+use candle_core::DType;
+
 use crate::problem::Op;
 
 /// Bytes of the widest access of a thread.
@@ -40,6 +42,13 @@ pub const TILED_BYTES: usize = 32 * 1024;
 
 /// Blocks of the split-K tier that a multiprocessor holds at once from sm_90 on; 1 before.
 pub const SPLIT_K_BLOCKS: usize = 2;
+
+/// Whether the split-K tier has a kernel for lanes of so many vectors. Softmax of f16 with 8 spills 28
+/// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
+/// shift, does not.
+pub fn has_split_k(op: Op, dtype: DType, vectors: usize) -> bool {
+    !(op == Op::Softmax && dtype == DType::F16 && vectors == 8)
+}
 
 /// Teams of blocks that may share rows at once on the split-K tier.
 pub const MAX_TEAMS: usize = 256;

@@ -19,6 +19,8 @@ template <class T>
 struct RmsNormBody {
     using Element = T;
     static constexpr bool kEmitsRow = true;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
     static constexpr Occupancy kOccupancy = {3, 4, 5, 3, 3};
@@ -55,6 +57,8 @@ template <class T>
 struct LayerNormBody {
     using Element = T;
     static constexpr bool kEmitsRow = true;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
     using State = Welford<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);

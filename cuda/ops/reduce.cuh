@@ -9,7 +9,9 @@
 namespace rowwise {
 
 // What most reductions want of ptxas (see Occupancy); the largest figures without spills.
-constexpr Occupancy kReductionOccupancy = {3, 4, 4, 3, 3};
+constexpr Occupancy kReductionOccupancy = {3, 4, 4, 2, 3};
+// Of those that hold more of a tile at once.
+constexpr Occupancy kWideReductionOccupancy = {2, 3, 3, 2, 2};
 
 // A value seen through two masks: (bits & keep) ^ flip. Without the sign bit it is a magnitude; with
 // the sign (of integers, all bits) flipped, the order is reversed, so that a minimum is a maximum;
@@ -81,6 +83,8 @@ template <class T>
 struct SumBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = total_output_t<T>;
     using A = total_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Sum<A>>);
@@ -123,10 +127,12 @@ template <class T>
 struct SquaresBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
+    static constexpr Occupancy kOccupancy = kWideReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -148,10 +154,12 @@ template <class T>
 struct VarianceBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
-    static constexpr Occupancy kOccupancy = {2, 3, 3, 2, 2};
+    static constexpr Occupancy kOccupancy = kWideReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -175,10 +183,12 @@ template <class T>
 struct ProdBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = total_output_t<T>;
     using A = total_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Prod<A>>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
+    static constexpr Occupancy kOccupancy = kWideReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -199,6 +209,8 @@ template <class T>
 struct ExtremumBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Max<A>>);
@@ -222,6 +234,8 @@ template <class T>
 struct ArgExtremumBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = u32;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<ArgMax<A>>);
@@ -245,11 +259,13 @@ template <class T>
 struct MinMaxBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = T;
     using A = accum_t<T>;
     using State = MinMax<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
+    static constexpr Occupancy kOccupancy = kWideReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -296,6 +312,8 @@ template <class T>
 struct TruthBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = u8;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Any<A>>);
@@ -320,6 +338,8 @@ template <class T>
 struct LogSumExpBody {
     using Element = T;
     static constexpr bool kEmitsRow = false;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<OnlineLogSumExp<A>>);

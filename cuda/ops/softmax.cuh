@@ -16,6 +16,9 @@ template <class T>
 struct SoftmaxBody {
     using Element = T;
     static constexpr bool kEmitsRow = true;
+    // Of f16, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
+    static constexpr int kMostSplitVectors = kIsF16<T> ? 4 : 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
@@ -63,6 +66,8 @@ template <class T>
 struct LogSoftmaxBody {
     using Element = T;
     static constexpr bool kEmitsRow = true;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
     using A = accum_t<T>;
     using State = OnlineLogSumExp<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);

@@ -204,11 +204,15 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
                 return start(streaming_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_SPLIT_K:
-            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
-                return start(split_k_kernel<Body, decltype(v)::kCount>, rows_of);
+            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) -> int {
+                if constexpr (decltype(v)::kCount <= Body::kMostSplitVectors) {
+                    return start(split_k_kernel<Body, decltype(v)::kCount>, rows_of);
+                } else {
+                    return RW_NO_KERNEL;
+                }
             });
         case RW_TILED:
-            if constexpr (kIsInteger<typename Body::Element>) {
+            if constexpr (!Body::kTakesColumns) {
                 return RW_NO_KERNEL;
             } else {
                 constexpr int W = kVectorElements<typename Body::Element>;

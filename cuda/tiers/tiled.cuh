@@ -13,6 +13,37 @@
 
 namespace rowwise {
 
+// Whether there are clusters: before sm_90 every panel is one block's.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kHasClusters = false;
+#else
+constexpr bool kHasClusters = true;
+#endif
+
+// Blocks that a multiprocessor should hold at once: two, so that one moves data while the other
+// computes, but where their registers spill.
+template <int V>
+constexpr int kTiledBlocks = kHasClusters && V < 8 ? 2 : 1;
+
+// This block's place among those that share its panel.
+RW_DEVICE int panel_rank(int blocks) {
+    if constexpr (kHasClusters) {
+        return blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
+    }
+    return 0;
+}
+
+// Waits for the blocks that share a panel, and sees what they have written.
+RW_DEVICE void sync_panel(int blocks) {
+    if constexpr (kHasClusters) {
+        if (blocks > 1) {
+            sync_cluster();
+            return;
+        }
+    }
+    sync_block();
+}
+
 // How panels are cut; see rw_plan.
 struct PanelGeometry {
     i64 width;      // of a row
@@ -45,7 +76,7 @@ public:
           column_(column),
           columns_(columns),
           own_(1 << g.own_log2),
-          rank_(g.blocks > 1 ? static_cast<int>(cluster_rank()) : 0) {
+          rank_(panel_rank(g.blocks)) {
         const int units = static_cast<int>((g.width + W - 1) / W) * kUnits;
         // This block's part of the axis.
         first_unit_ = units / kUnits * rank_ / g.blocks * kUnits;
@@ -229,11 +260,13 @@ private:
         u32* to = word_address(w, at, owner);
 #pragma unroll
         for (int i = 0; i < (kBytes == 8 ? 2 : 1); ++i) {
-            if (g_.blocks == 1) {
-                to[i] = words[i];
-            } else {
-                store_cluster_word(cluster_address(to + i, static_cast<u32>(owner)), words[i]);
+            if constexpr (kHasClusters) {
+                if (g_.blocks > 1) {
+                    store_cluster_word(cluster_address(to + i, static_cast<u32>(owner)), words[i]);
+                    continue;
+                }
             }
+            to[i] = words[i];
         }
     }
 
@@ -243,9 +276,13 @@ private:
         u32 words[kBytes == 8 ? 2 : 1];
 #pragma unroll
         for (int i = 0; i < (kBytes == 8 ? 2 : 1); ++i) {
-            words[i] = g_.blocks == 1
-                           ? from[i]
-                           : load_cluster_word(cluster_address(from + i, static_cast<u32>(owner)));
+            if constexpr (kHasClusters) {
+                if (g_.blocks > 1) {
+                    words[i] = load_cluster_word(cluster_address(from + i, static_cast<u32>(owner)));
+                    continue;
+                }
+            }
+            words[i] = from[i];
         }
 #pragma unroll
         for (int k = 0; k < kPerWord; ++k) {
@@ -271,15 +308,8 @@ private:
     int steps_;
 };
 
-// Blocks that a multiprocessor should hold at once: one moves data while the other computes.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr int kTiledBlocks = 1;
-#else
-constexpr int kTiledBlocks = 2;
-#endif
-
 template <class Body, int V, Ownership O>
-__global__ void __launch_bounds__(RW_TILED_WARPS * kWarpSize, kTiledBlocks)
+__global__ void __launch_bounds__(RW_TILED_WARPS * kWarpSize, kTiledBlocks<V>)
     tiled_kernel(const __grid_constant__ Body body, const __grid_constant__ PanelGeometry g) {
     using T = typename Body::Element;
     using Ctx = Context<T, V, O, Body::kStateBytes>;
@@ -290,20 +320,11 @@ __global__ void __launch_bounds__(RW_TILED_WARPS * kWarpSize, kTiledBlocks)
                        (g.groups * g.repeats * kVectorElements<T>);
     const i64 columns = body.x.inner;
     PanelMover<T> mover(g, dynamic_shared, column, columns);
-    const auto sync = [&] {
-        if (g.blocks == 1) {
-            sync_block();
-        } else {
-            sync_cluster();
-        }
-    };
     mover.turn_in(body.x.row(outer) + column, body.x.axis_stride, [&] {
-        if (g.blocks > 1) {
-            // Nobody writes to a block that has not started.
-            sync_cluster();
-        }
+        // Nobody writes to a block that has not started.
+        sync_panel(g.blocks);
     });
-    sync();
+    sync_panel(g.blocks);
     Ctx ctx{};
     ctx.lane = lane_id() & (g.lanes - 1);
     ctx.lanes = g.lanes;
@@ -312,7 +333,7 @@ __global__ void __launch_bounds__(RW_TILED_WARPS * kWarpSize, kTiledBlocks)
     ctx.end_chunk = g.chunks;
     const int rows_per_warp = kWarpSize / g.lanes;
     const int step = blockDim.x / kWarpSize * rows_per_warp;
-    const i64 first = column + (g.blocks > 1 ? static_cast<i64>(cluster_rank()) * mover.own() : 0);
+    const i64 first = column + panel_rank(g.blocks) * mover.own();
     for (int base = threadIdx.x / kWarpSize * rows_per_warp; base < mover.own(); base += step) {
         const int local = base + lane_id() / g.lanes;
         // Lanes without a row of their own go along with the others of their warp.
@@ -327,12 +348,10 @@ __global__ void __launch_bounds__(RW_TILED_WARPS * kWarpSize, kTiledBlocks)
         body(Row{outer * columns + first + local, exists}, g.width, ctx);
     }
     if constexpr (Body::kEmitsRow) {
-        sync();
+        sync_panel(g.blocks);
         mover.turn_out(body.y + outer * g.width * columns + column, columns);
-        if (g.blocks > 1) {
-            // Nobody leaves while a peer may still read its rows.
-            sync_cluster();
-        }
+        // Nobody leaves while a peer may still read its rows.
+        sync_panel(g.blocks);
     }
 }
 

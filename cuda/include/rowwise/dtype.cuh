@@ -39,6 +39,11 @@ struct Accumulator<i16> {
 template <class T>
 using accum_t = typename Accumulator<T>::type;
 
+template <class T>
+constexpr bool kIsF16 = false;
+template <>
+inline constexpr bool kIsF16<f16> = true;
+
 // The integer types that elements may have.
 template <class T>
 constexpr bool kIsInteger = false;
