@@ -84,8 +84,11 @@ fn the_views_take_both_ways() -> Result<()> {
     let in_place = |name: &str| {
         let view = views.iter().find(|(n, _)| *n == name);
         let (_, view) = view.expect("a view of that name");
-        Rows::of(view.layout()).is_some()
+        Rows::of(view.layout())
     };
+    let columns = in_place("transposed");
+    assert!(columns.is_some_and(|rows| !rows.is_contiguous()));
+    let in_place = |name: &str| in_place(name).is_some_and(|rows| rows.is_contiguous());
     assert!(in_place("a vector from element 3"));
     assert!(in_place("gaps on two levels"));
     assert!(in_place("transposed outside"));
