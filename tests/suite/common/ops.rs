@@ -21,7 +21,12 @@ pub fn run(op: Op, x: &Tensor, sides: &[Tensor]) -> candle_core::Result<Tensor> 
         Op::Min => ops::min_keepdim(x, last),
         Op::MinMax => {
             let (min, max) = ops::min_max_keepdim(x, last)?;
-            Tensor::cat(&[min, max], last)
+            // Candle's GPU kernels put no narrow signed integers together.
+            let device = match x.dtype() {
+                DType::I16 | DType::I32 => &Device::Cpu,
+                _ => x.device(),
+            };
+            Tensor::cat(&[min.to_device(device)?, max.to_device(device)?], last)
         }
         Op::AbsMax => ops::abs_max_keepdim(x, last),
         Op::ArgMax => ops::argmax_keepdim(x, last),
