@@ -37,7 +37,8 @@ pub const WINDOW_CHUNKS: usize = 1024;
 /// Warps of a block of the tiled tier.
 pub const TILED_WARPS: usize = 8;
 
-/// Bytes of a panel up to which it takes more rows side by side, where rows are short.
+/// Bytes of a panel up to which it takes more rows side by side, where rows are short: some 128 bytes a
+/// thread of its block. Not measured yet, as nothing of the tiled tier is.
 pub const TILED_BYTES: usize = 32 * 1024;
 
 /// Blocks of the split-K tier that a multiprocessor holds at once from sm_90 on; 1 before.

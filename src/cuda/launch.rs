@@ -167,11 +167,11 @@ unsafe fn call(
                 Op::MeanOfSquares => (R::RW_MEAN_OF_SQUARES, 0),
                 Op::Var { correction } => (R::RW_VAR, correction),
                 Op::Std { correction } => (R::RW_STD, correction),
-                Op::LogSumExp
-                | Op::Softmax
-                | Op::LogSoftmax
-                | Op::RmsNorm { .. }
-                | Op::LayerNorm { .. } => (R::RW_LOGSUMEXP, 0),
+                Op::LogSumExp => (R::RW_LOGSUMEXP, 0),
+                // Of the families above.
+                Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
+                    return sys::RW_NO_KERNEL
+                }
             };
             let params = sys::rw_reduce_params {
                 problem: p,

@@ -226,7 +226,7 @@ fn columns(device: &Device) -> Result<()> {
         Op::Softmax,
         Op::LogSoftmax,
     ];
-    let mut tiled = 0;
+    let (mut reduced, mut mapped) = (0, 0);
     for dtype in DTYPES {
         for &width in widths {
             for &inner in inners {
@@ -243,28 +243,36 @@ fn columns(device: &Device) -> Result<()> {
                                 op.name()
                             );
                             let expected = run(op, &packed, &[])?;
-                            let got = match op {
-                                Op::Softmax => candle_rowwise::ops::softmax(&x, 1)?,
-                                Op::LogSoftmax => candle_rowwise::ops::log_softmax(&x, 1)?,
-                                _ => run(op, &rows, &[])?,
+                            let call = || match op {
+                                Op::Softmax => candle_rowwise::ops::softmax(&x, 1),
+                                Op::LogSoftmax => candle_rowwise::ops::log_softmax(&x, 1),
+                                _ => run(op, &rows, &[]),
                             };
-                            assert!(got.is_contiguous(), "{what}");
-                            let got = match op {
-                                Op::Softmax | Op::LogSoftmax => {
-                                    got.transpose(1, 2)?.contiguous()?
-                                }
-                                _ => got,
+                            let is_map = !op.is_reduction();
+                            let compare = |what: &str, got: Tensor| -> Result<()> {
+                                assert!(got.is_contiguous(), "{what}");
+                                let got = match is_map {
+                                    true => got.transpose(1, 2)?.contiguous()?,
+                                    false => got,
+                                };
+                                assert_bits_eq(what, &got, &expected)
                             };
-                            assert_bits_eq(&what, &got, &expected)?;
-                            let forced = with_tier(Tier::Tiled, || run(op, &rows, &[]));
-                            tiled += usize::from(forced.is_ok());
+                            compare(&what, call()?)?;
+                            // Refused where the rows are packed instead.
+                            if let Ok(got) = with_tier(Tier::Tiled, call) {
+                                compare(&format!("{what}: tiled"), got)?;
+                                *(if is_map { &mut mapped } else { &mut reduced }) += 1;
+                            }
                         }
                     }
                 }
             }
         }
     }
-    assert!(tiled > 0, "the tiled tier was never forced");
+    assert!(
+        reduced > 0 && mapped > 0,
+        "the tiled tier was forced on {reduced} reductions and {mapped} ops that make rows"
+    );
     Ok(())
 }
 
