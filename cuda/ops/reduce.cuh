@@ -13,6 +13,16 @@ constexpr Occupancy kReductionOccupancy = {3, 4, 4, 2, 3};
 // Of those that hold more of a tile at once.
 constexpr Occupancy kWideReductionOccupancy = {2, 3, 3, 2, 2};
 
+// What the bodies below have in common, where they do not say otherwise.
+template <class T>
+struct Reduction {
+    using Element = T;
+    static constexpr bool kEmitsRow = false;
+    static constexpr bool kTakesColumns = !kIsInteger<T>;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr Occupancy kOccupancy = kReductionOccupancy;
+};
+
 // A value seen through two masks: (bits & keep) ^ flip. Without the sign bit it is a magnitude; with
 // the sign (of integers, all bits) flipped, the order is reversed, so that a minimum is a maximum;
 // with the top bit flipped, unsigned integers are ordered as signed ones.
@@ -80,15 +90,10 @@ RW_DEVICE T as_element(A value) {
 
 // sum, mean and norm_l1.
 template <class T>
-struct SumBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct SumBody : Reduction<T> {
     using Output = total_output_t<T>;
     using A = total_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Sum<A>>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -124,11 +129,7 @@ struct SumBody {
 
 // norm_l2 and mean_of_squares.
 template <class T>
-struct SquaresBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct SquaresBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
@@ -151,11 +152,7 @@ struct SquaresBody {
 
 // var and std: squared residuals over the length less `correction`, and the root of that.
 template <class T>
-struct VarianceBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct VarianceBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
@@ -180,11 +177,7 @@ struct VarianceBody {
 };
 
 template <class T>
-struct ProdBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct ProdBody : Reduction<T> {
     using Output = total_output_t<T>;
     using A = total_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Prod<A>>);
@@ -206,15 +199,10 @@ struct ProdBody {
 
 // max, min and abs_max, which is norm_linf: all of them the maximum of mapped values.
 template <class T>
-struct ExtremumBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct ExtremumBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Max<A>>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -231,15 +219,10 @@ struct ExtremumBody {
 
 // argmax and argmin.
 template <class T>
-struct ArgExtremumBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct ArgExtremumBody : Reduction<T> {
     using Output = u32;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<ArgMax<A>>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -256,11 +239,7 @@ struct ArgExtremumBody {
 
 // min_max: the smallest values of all rows, then the largest.
 template <class T>
-struct MinMaxBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct MinMaxBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     using State = MinMax<A>;
@@ -309,15 +288,10 @@ struct MinMaxBody {
 // any and all, of elements as the integers of their width: `keep` leaves out the sign of a float's
 // zero. All values are true where none is false.
 template <class T>
-struct TruthBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct TruthBody : Reduction<T> {
     using Output = u8;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Any<A>>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
 
     InputRows<T> x;
     Output* y;
@@ -335,15 +309,10 @@ struct TruthBody {
 };
 
 template <class T>
-struct LogSumExpBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = false;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = !kIsInteger<T>;
+struct LogSumExpBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<OnlineLogSumExp<A>>);
-    static constexpr Occupancy kOccupancy = kReductionOccupancy;
 
     InputRows<T> x;
     Output* y;

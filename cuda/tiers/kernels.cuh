@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, 1)
 
 // Rows of any number of chunks, each shared by a team of blocks. All blocks are resident at once, two
 // a multiprocessor, so that one computes or waits for its team while the other moves data: sums of
-// (2048, 262144) bf16 took 315 us with one block and 236 with the four of the streaming kernel.
+// (2048, 262144) bf16 took 315 us with one and 260 with two (H200, 2026-11-30; a block a row that
+// streams, for which there are rows enough there, 240).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int kSplitKBlocks = 1;
 #else
