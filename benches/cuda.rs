@@ -146,13 +146,13 @@ struct Case {
 impl Case {
     fn new(op: Op, dtype: DType, rows: usize, width: usize, device: &Device) -> Result<Self> {
         let side_layout = Layout::contiguous(width);
-        let side_layouts = vec![(&side_layout, dtype); op.sides().len()];
+        let side_layouts = vec![Some((&side_layout, dtype)); op.operands().len()];
         let layout = Layout::contiguous((rows, width));
         let problem = Problem::new(op, &layout, dtype, &side_layouts)?;
         let sets = (ROTATION_BYTES / problem.ideal_bytes().max(1)).clamp(2, 4096);
         let random =
             |shape: (usize, usize)| Tensor::randn(0f32, 1f32, shape, device)?.to_dtype(dtype);
-        let sides = (0..op.sides().len())
+        let sides = (0..op.operands().len())
             .map(|_| Ok(random((1, width))?.flatten_all()?))
             .collect::<Result<Vec<_>>>()?;
         let mut inputs = Vec::new();
@@ -274,9 +274,9 @@ impl InplaceOp1 for Launch<'_> {
             .collect();
         let sides = sides
             .iter()
-            .map(|s| cuda(s))
+            .map(|s| cuda(s).map(Some))
             .collect::<candle_core::Result<Vec<_>>>()?;
-        run_into(&self.case.problem, cuda(&x)?, &sides, y)
+        run_into(&self.case.problem, cuda(&x)?, &sides, &mut [y])
     }
 }
 

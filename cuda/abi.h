@@ -33,6 +33,9 @@ extern "C" {
 #define RW_MAX_TEAMS 256
 /* Bytes of the counters of a team. */
 #define RW_TEAM_BYTES 128
+/* Operands that an op may have, and results. */
+#define RW_MAX_OPERANDS 4
+#define RW_MAX_RESULTS 3
 /* Bytes of the largest state of a shipped op. */
 #define RW_STATE_BYTES 32
 
@@ -119,18 +122,28 @@ typedef struct rw_rows {
     const void *data;
     int64_t sizes[3];
     int64_t strides[3];
-    int64_t axis_stride; /* 1 where rows are contiguous */
+    int64_t axis_stride; /* 1 where rows are contiguous; of an operand, 0 where one value is a row */
     int64_t inner;       /* 1 where rows are contiguous */
 } rw_rows;
 
-/* The output is contiguous throughout; of an op that makes rows of rows side by side, its rows are side
- * by side as well. */
+/* An input beside x, with a row for each row of x: contiguous or of one value. A vector that all rows share
+ * has strides of 0. Left out where data is null. */
+typedef struct rw_operand {
+    rw_dtype dtype;
+    rw_rows rows;
+} rw_operand;
+
+/* Operands and results are in the order of Op::operands and Op::results (src/problem.rs). Results are
+ * contiguous throughout; of an op that makes rows of rows side by side, its rows are side by side as
+ * well. */
 typedef struct rw_problem {
     rw_dtype dtype;
     int64_t rows;
     int64_t width;
+    int64_t bands; /* of rows, for results that are sums over rows */
     rw_rows x;
-    void *y;
+    rw_operand operands[RW_MAX_OPERANDS];
+    void *results[RW_MAX_RESULTS];
 } rw_problem;
 
 typedef struct rw_reduce_params {
@@ -151,8 +164,6 @@ typedef struct rw_norm_params {
     rw_plan plan;
     rw_norm_kind kind;
     double eps;
-    const void *weight; /* width elements of the problem's dtype */
-    const void *bias;   /* likewise; read by layer norm alone */
 } rw_norm_params;
 
 typedef enum rw_cluster_op {

@@ -2,38 +2,133 @@
 //! in [`Op`], where it runs is decided by candle, and the gradient comes from the op's own file.
 
 use candle_core::backend::{BackendDevice, BackendStorage};
+use candle_core::op::BackpropOp;
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape,
+    Storage, Tensor,
 };
 
 use crate::error::Error;
 use crate::ops::gradient;
 use crate::plan::{DeviceLimits, Plan};
-use crate::problem::{check_axis, check_dtype, is_float, Op, Problem, Rows};
+use crate::problem::{check_axis, check_dtype, is_float, Op, OperandView, Problem, Rows};
 
 /// An [`Op`] as candle runs and differentiates it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct RowOp {
     op: Op,
     /// Where the axis is in the result of an op that makes rows, if not last.
     result_dim: Option<usize>,
+    /// Where the operands come from, in the order of [`Op::operands`].
+    operands: Vec<Source>,
 }
+
+/// Where an operand comes from. Candle takes three tensors at most and asks for gradients of all of them:
+/// it is given those that may have one.
+#[derive(Clone)]
+enum Source {
+    /// Candle's next argument.
+    Argument,
+    /// This tensor, which has no gradient.
+    Held(Tensor),
+    /// It was left out.
+    Absent,
+}
+
+/// The operands as tensors, those left out as `None`.
+type Operands<'a> = [Option<&'a Tensor>];
 
 /// Applies `op` to the last axis of `x`, recording its gradient.
 ///
-/// `sides` are the op's side inputs in the order of [`Op::sides`]. Inputs of any strides are taken:
+/// `operands` are in the order of [`Op::operands`]. Inputs of any strides are taken:
 /// what the kernels cannot read in place is packed first. The result keeps the last axis: of the
 /// input's width for a row op, of length 1 for a reduction.
-pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
-    debug_assert_eq!(sides.len(), op.sides().len());
-    for (argument, side) in op.sides().iter().zip(sides) {
-        if !side.device().same_device(x.device()) {
+pub(crate) fn apply(op: Op, x: &Tensor, operands: &Operands) -> Result<Tensor> {
+    let (x, operands) = prepare(op, x, operands)?;
+    let mut arguments = Vec::new();
+    let operands: Vec<Source> = operands
+        .into_iter()
+        .map(|operand| match operand {
+            None => Source::Absent,
+            Some(operand) if operand.track_op() && is_float(operand.dtype()) => {
+                arguments.push(operand);
+                Source::Argument
+            }
+            Some(operand) => Source::Held(operand),
+        })
+        .collect();
+    let this = RowOp {
+        op,
+        result_dim: None,
+        operands,
+    };
+    match arguments.as_slice() {
+        // Without a derivative there is nothing to record: recording the op would let a backward
+        // pass fail later, in a place that says nothing of it.
+        [] if !op.has_derivative() || !is_float(x.dtype()) => x.apply_op1_no_bwd(&this),
+        [] => x.apply_op1(this),
+        [a] => x.apply_op2(a, this),
+        [a, b] => x.apply_op3(a, b, this),
+        _ => candle_core::bail!(
+            "{}: of more than two operands at once there is no gradient",
+            op.name()
+        ),
+    }
+}
+
+/// Runs `op` on the last axis of `x` and returns all its results, outside of any graph. For gradients, and
+/// for ops with several results.
+#[allow(dead_code)]
+pub(crate) fn run(op: Op, x: &Tensor, operands: &Operands) -> Result<Vec<Tensor>> {
+    let (x, operands) = prepare(op, x, operands)?;
+    let this = RowOp {
+        op,
+        result_dim: None,
+        operands: operands
+            .into_iter()
+            .map(|operand| operand.map_or(Source::Absent, Source::Held))
+            .collect(),
+    };
+    let (storage, layout) = x.storage_and_layout();
+    let tensors = |results: Vec<Storage>, problem: &Problem| {
+        let results = results.into_iter().enumerate();
+        results
+            .map(|(i, storage)| {
+                Tensor::from_storage(storage, problem.result_shape(i), BackpropOp::none(), false)
+            })
+            .collect()
+    };
+    match &*storage {
+        Storage::Cpu(s) => {
+            let (results, problem) = this.cpu(&[(s, layout)])?;
+            Ok(tensors(
+                results.into_iter().map(Storage::Cpu).collect(),
+                &problem,
+            ))
+        }
+        Storage::Cuda(s) => {
+            let (results, problem) = this.cuda(&[(s, layout)])?;
+            Ok(tensors(
+                results.into_iter().map(Storage::Cuda).collect(),
+                &problem,
+            ))
+        }
+        Storage::Metal(_) => candle_core::bail!("{}: no kernels for Metal", op.name()),
+    }
+}
+
+/// Checks the devices, and packs what kernels cannot read in place.
+fn prepare(op: Op, x: &Tensor, operands: &Operands) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+    debug_assert!(operands.len() <= op.operands().len());
+    for (expected, operand) in op.operands().iter().zip(operands) {
+        let Some(operand) = operand else { continue };
+        if !operand.device().same_device(x.device()) {
             return Err(Error::DeviceMismatch {
                 op: op.name(),
-                argument,
+                argument: expected.name,
                 expected: x.device().location(),
-                got: side.device().location(),
-                got_shape: side.shape().clone(),
+                got: operand.device().location(),
+                got_shape: operand.shape().clone(),
                 shape: x.shape().clone(),
             }
             .into());
@@ -47,24 +142,21 @@ pub(crate) fn apply(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
         Some(rows) => rows.is_contiguous() || (op.is_reduction() && takes_columns(op, x).is_some()),
         None => false,
     };
-    let x = if in_place { x.clone() } else { pack(x)? };
-    let sides = sides
-        .iter()
-        .map(|side| side.contiguous())
-        .collect::<Result<Vec<_>>>()?;
-    let this = RowOp {
-        op,
-        result_dim: None,
-    };
-    match sides.as_slice() {
-        // Without a derivative there is nothing to record: recording the op would let a backward
-        // pass fail later, in a place that says nothing of it.
-        [] if !op.has_derivative() || !is_float(x.dtype()) => x.apply_op1_no_bwd(&this),
-        [] => x.apply_op1(this),
-        [a] => x.apply_op2(a, this),
-        [a, b] => x.apply_op3(a, b, this),
-        _ => unreachable!("no op has more than two side inputs"),
-    }
+    let x_rows = if in_place { x.clone() } else { pack(x)? };
+    let rows = x.elem_count() / x.dims().last().copied().unwrap_or(1).max(1);
+    let operands = op.operands().iter().zip(operands);
+    let operands = operands.map(|(expected, operand)| {
+        let Some(operand) = operand else {
+            return Ok(None);
+        };
+        let view = OperandView::of(expected, operand.layout(), operand.dtype(), rows);
+        if view.is_some() || operand.elem_count() == 0 {
+            Ok(Some((*operand).clone()))
+        } else {
+            pack(operand).map(Some)
+        }
+    });
+    Ok((x_rows, operands.collect::<Result<_>>()?))
 }
 
 /// A contiguous copy.
@@ -90,6 +182,7 @@ pub(crate) fn apply_to_columns(op: Op, x: &Tensor, dim: usize) -> Result<Option<
     x.apply_op1(RowOp {
         op,
         result_dim: Some(dim),
+        operands: Vec::new(),
     })
     .map(Some)
 }
@@ -119,26 +212,35 @@ fn device_limits(x: &Tensor) -> Option<DeviceLimits> {
     }
 }
 
-/// The result for an input without elements, for which no kernel is run: nothing, or the value over
+/// The results for an input without elements, for which no kernel is run: nothing, or the value over
 /// nothing.
-fn empty<D: BackendDevice>(problem: &Problem, device: &D) -> Result<D::Storage> {
-    let shape = problem.output_shape();
-    let zeros = device.zeros_impl(&shape, problem.output_dtype())?;
-    match problem.op.empty_value() {
-        Some(value) if value != 0.0 && shape.elem_count() > 0 => {
-            zeros.affine(&Layout::contiguous(shape), 1.0, value)
-        }
-        _ => Ok(zeros),
-    }
+fn empty<D: BackendDevice>(problem: &Problem, device: &D) -> Result<Vec<D::Storage>> {
+    let results = 0..problem.op.results().len();
+    results
+        .map(|i| {
+            let shape = problem.result_shape(i);
+            let zeros = device.zeros_impl(&shape, problem.op.result_dtype(i, problem.dtype))?;
+            match problem.op.empty_value() {
+                Some(value) if i == 0 && value != 0.0 && shape.elem_count() > 0 => {
+                    zeros.affine(&Layout::contiguous(shape), 1.0, value)
+                }
+                _ => Ok(zeros),
+            }
+        })
+        .collect()
 }
 
 /// Runs a problem of host memory: by the CPU engine, but where a test has the kernels run there.
-fn on_host(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
+fn on_host(
+    problem: &Problem,
+    x: &CpuStorage,
+    operands: &[Option<&CpuStorage>],
+) -> Result<Vec<CpuStorage>> {
     #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
-    if let Some(result) = crate::cuda::host_run::run(problem, x, sides) {
+    if let Some(result) = crate::cuda::host_run::run(problem, x, operands) {
         return result;
     }
-    crate::cpu::run(problem, x, sides)
+    crate::cpu::run(problem, x, operands)
 }
 
 /// What a tensor on a GPU meets where there are no kernels.
@@ -157,59 +259,104 @@ pub(crate) fn check(op: Op, dtype: DType, shape: &Shape, dims: &[usize]) -> Resu
     Ok(())
 }
 
-impl RowOp {
-    fn problem(&self, x: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Problem> {
-        if x.shape().elem_count() == 0 {
-            let x = Layout::contiguous(x.shape());
-            return Ok(Problem::new(self.op, &x, dtype, sides)?);
-        }
-        Ok(Problem::new(self.op, x, dtype, sides)?)
+/// The storage of a tensor on the CPU.
+fn cpu_storage(storage: &Storage) -> Result<&CpuStorage> {
+    match storage {
+        Storage::Cpu(storage) => Ok(storage),
+        _ => candle_core::bail!("an operand that is not on the CPU"),
     }
+}
 
-    fn cpu(
-        &self,
-        x: (&CpuStorage, &Layout),
-        sides: &[(&CpuStorage, &Layout)],
-    ) -> Result<(CpuStorage, Shape)> {
-        let layouts: Vec<_> = sides.iter().map(|(s, l)| (*l, s.dtype())).collect();
-        let problem = self.problem(x.1, x.0.dtype(), &layouts)?;
-        let storages: Vec<_> = sides.iter().map(|(s, _)| *s).collect();
-        let y = if problem.is_empty() {
-            empty(&problem, x.0.device())?
-        } else {
-            on_host(&problem, x.0, &storages)?
-        };
-        Ok((y, problem.output_shape()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda(
-        &self,
-        x: (&CudaStorage, &Layout),
-        sides: &[(&CudaStorage, &Layout)],
-    ) -> Result<(CudaStorage, Shape)> {
-        let layouts: Vec<_> = sides.iter().map(|(s, l)| (*l, s.dtype())).collect();
-        let problem = self.problem(x.1, x.0.dtype(), &layouts)?;
-        let storages: Vec<_> = sides.iter().map(|(s, _)| *s).collect();
-        let y = if problem.is_empty() {
-            empty(&problem, x.0.device())?
-        } else {
-            crate::cuda::run(&problem, x.0, &storages)?
-        };
-        Ok((y, problem.output_shape()))
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    fn cuda(
-        &self,
-        _: (&CudaStorage, &Layout),
-        _: &[(&CudaStorage, &Layout)],
-    ) -> Result<(CudaStorage, Shape)> {
-        without_cuda(self.op.name())
+/// The storage of a tensor on a GPU.
+#[cfg(feature = "cuda")]
+fn cuda_storage(storage: &Storage) -> Result<&CudaStorage> {
+    match storage {
+        Storage::Cuda(storage) => Ok(storage),
+        _ => candle_core::bail!("an operand that is not on the GPU"),
     }
 }
 
 impl RowOp {
+    fn problem(
+        &self,
+        x: &Layout,
+        dtype: DType,
+        operands: &[Option<(&Layout, DType)>],
+    ) -> Result<Problem> {
+        if x.shape().elem_count() == 0 {
+            let x = Layout::contiguous(x.shape());
+            return Ok(Problem::new(self.op, &x, dtype, operands)?);
+        }
+        Ok(Problem::new(self.op, x, dtype, operands)?)
+    }
+
+    /// Runs the op on the input and those operands that candle has handed over, by `run`, or without
+    /// elements by `empty`. `unwrap` takes what is held from its tensor.
+    fn execute<S: BackendStorage>(
+        &self,
+        arguments: &[(&S, &Layout)],
+        unwrap: fn(&Storage) -> Result<&S>,
+        run: impl FnOnce(&Problem, &S, &[Option<&S>]) -> Result<Vec<S>>,
+    ) -> Result<(Vec<S>, Problem)>
+    where
+        S::Device: BackendDevice<Storage = S>,
+    {
+        let [(x, x_layout), ref rest @ ..] = *arguments else {
+            candle_core::bail!("{}: no input", self.op.name())
+        };
+        let mut rest = rest.iter();
+        let held: Vec<_> = self
+            .operands
+            .iter()
+            .map(|source| match source {
+                Source::Held(tensor) => Some(tensor.storage_and_layout()),
+                Source::Argument | Source::Absent => None,
+            })
+            .collect();
+        let mut operands = Vec::with_capacity(self.operands.len());
+        for (source, held) in self.operands.iter().zip(&held) {
+            operands.push(match (source, held) {
+                (Source::Argument, _) => rest.next().copied(),
+                (_, Some((storage, layout))) => Some((unwrap(storage)?, *layout)),
+                _ => None,
+            });
+        }
+        let layouts: Vec<_> = operands
+            .iter()
+            .map(|operand| operand.map(|(s, layout)| (layout, s.dtype())))
+            .collect();
+        let problem = self.problem(x_layout, x.dtype(), &layouts)?;
+        let results = if problem.is_empty() {
+            empty(&problem, x.device())?
+        } else {
+            let storages: Vec<_> = operands.iter().map(|o| o.map(|(s, _)| s)).collect();
+            run(&problem, x, &storages)?
+        };
+        Ok((results, problem))
+    }
+
+    fn cpu(&self, arguments: &[(&CpuStorage, &Layout)]) -> Result<(Vec<CpuStorage>, Problem)> {
+        self.execute(arguments, cpu_storage, on_host)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&self, arguments: &[(&CudaStorage, &Layout)]) -> Result<(Vec<CudaStorage>, Problem)> {
+        self.execute(arguments, cuda_storage, crate::cuda::run)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn cuda(&self, _: &[(&CudaStorage, &Layout)]) -> Result<(Vec<CudaStorage>, Problem)> {
+        without_cuda(self.op.name())
+    }
+
+    /// The first result, which is the one that candle is told of.
+    fn first<S>(&self, (results, problem): (Vec<S>, Problem)) -> Result<(S, Shape)> {
+        match results.into_iter().next() {
+            Some(first) => Ok((first, problem.output_shape())),
+            None => candle_core::bail!("{}: no result", self.op.name()),
+        }
+    }
+
     /// The result, or its gradient, with the axis last.
     fn rows(&self, t: &Tensor) -> Result<Tensor> {
         match self.result_dim {
@@ -220,6 +367,42 @@ impl RowOp {
             }
         }
     }
+
+    /// The gradients of candle's arguments, in their order.
+    fn backward<const N: usize>(
+        &self,
+        arguments: [&Tensor; N],
+        res: &Tensor,
+        grad: &Tensor,
+    ) -> Result<[Option<Tensor>; N]> {
+        let [x, rest @ ..] = arguments.as_slice() else {
+            candle_core::bail!("{}: no input to differentiate by", self.op.name())
+        };
+        let mut arguments = rest.iter();
+        let operands: Vec<_> = self
+            .operands
+            .iter()
+            .map(|source| match source {
+                Source::Argument => arguments.next().copied(),
+                Source::Held(tensor) => Some(tensor),
+                Source::Absent => None,
+            })
+            .collect();
+        let mut grads = gradient(self.op, x, &operands, &self.rows(res)?, &self.rows(grad)?)?;
+        let is_argument = |i: usize| match i.checked_sub(1) {
+            None => true,
+            Some(operand) => matches!(self.operands.get(operand), Some(Source::Argument)),
+        };
+        let mut of_arguments = [const { None }; N];
+        let wanted = grads
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| is_argument(*i));
+        for (slot, (_, grad)) in of_arguments.iter_mut().zip(wanted) {
+            *slot = grad.take();
+        }
+        Ok(of_arguments)
+    }
 }
 
 impl CustomOp1 for RowOp {
@@ -228,15 +411,15 @@ impl CustomOp1 for RowOp {
     }
 
     fn cpu_fwd(&self, s: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.cpu((s, l), &[])
+        self.first(self.cpu(&[(s, l)])?)
     }
 
     fn cuda_fwd(&self, s: &CudaStorage, l: &Layout) -> Result<(CudaStorage, Shape)> {
-        self.cuda((s, l), &[])
+        self.first(self.cuda(&[(s, l)])?)
     }
 
     fn bwd(&self, x: &Tensor, res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let [dx] = gradient(self.op, [x], &self.rows(res)?, &self.rows(grad)?)?;
+        let [dx] = self.backward([x], res, grad)?;
         Ok(dx)
     }
 }
@@ -253,7 +436,7 @@ impl CustomOp2 for RowOp {
         s2: &CpuStorage,
         l2: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        self.cpu((s1, l1), &[(s2, l2)])
+        self.first(self.cpu(&[(s1, l1), (s2, l2)])?)
     }
 
     fn cuda_fwd(
@@ -263,7 +446,7 @@ impl CustomOp2 for RowOp {
         s2: &CudaStorage,
         l2: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        self.cuda((s1, l1), &[(s2, l2)])
+        self.first(self.cuda(&[(s1, l1), (s2, l2)])?)
     }
 
     fn bwd(
@@ -273,7 +456,7 @@ impl CustomOp2 for RowOp {
         res: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [dx, da] = gradient(self.op, [x, a], res, grad)?;
+        let [dx, da] = self.backward([x, a], res, grad)?;
         Ok((dx, da))
     }
 }
@@ -292,7 +475,7 @@ impl CustomOp3 for RowOp {
         s3: &CpuStorage,
         l3: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        self.cpu((s1, l1), &[(s2, l2), (s3, l3)])
+        self.first(self.cpu(&[(s1, l1), (s2, l2), (s3, l3)])?)
     }
 
     fn cuda_fwd(
@@ -304,7 +487,7 @@ impl CustomOp3 for RowOp {
         s3: &CudaStorage,
         l3: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        self.cuda((s1, l1), &[(s2, l2), (s3, l3)])
+        self.first(self.cuda(&[(s1, l1), (s2, l2), (s3, l3)])?)
     }
 
     fn bwd(
@@ -315,7 +498,7 @@ impl CustomOp3 for RowOp {
         res: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [dx, da, db] = gradient(self.op, [x, a, b], res, grad)?;
+        let [dx, da, db] = self.backward([x, a, b], res, grad)?;
         Ok((dx, da, db))
     }
 }

@@ -83,7 +83,18 @@ pub enum Error {
         shape: Shape,
     },
 
-    /// A weight or bias does not have the shape that the input asks for.
+    /// An operand that the op cannot do without was not given.
+    #[error("{op}: {argument} is missing beside the input of shape {shape:?}")]
+    MissingOperand {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
+        op: &'static str,
+        /// The operand, by name.
+        argument: &'static str,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
+    /// An operand (a weight, a mask, targets) does not have the shape that the input asks for.
     #[error("{op}: {argument} has shape {got:?}, the input of shape {input:?} needs {expected:?}")]
     ShapeMismatch {
         /// The op, by the name of [`Op::name`](crate::problem::Op::name).

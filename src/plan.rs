@@ -335,7 +335,7 @@ impl Cut {
         // more; each with a chunk a warp, or a few for the shortest rows.
         let stage = shared.saturating_sub((WINDOW_CHUNKS + STREAMING_EXTRA_STATES) * STATE_BYTES);
         let to_share = blocks / problem.rows.clamp(1, blocks);
-        let to_stage = (self.chunks * self.chunk_bytes(problem)).div_ceil(stage.max(1));
+        let to_stage = (self.chunks * self.staged_bytes(problem)).div_ceil(stage.max(1));
         let useful = self.chunks.div_ceil(MAX_STREAMING_WARPS);
         let row_blocks = to_share.max(to_stage).min(useful).clamp(2, blocks.max(2));
         let teams = (blocks / row_blocks).min(problem.rows).min(MAX_TEAMS);
@@ -370,7 +370,7 @@ impl Cut {
     /// inputs, which work on the last dim.
     fn tiled_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
         let as_integers = !is_float(problem.dtype) || matches!(problem.op, Op::Any | Op::All);
-        if as_integers || !problem.op.sides().is_empty() || self.chunks > WINDOW_CHUNKS {
+        if as_integers || !problem.op.operands().is_empty() || self.chunks > WINDOW_CHUNKS {
             return None;
         }
         let vector = VECTOR_BYTES / problem.dtype.size_in_bytes();
@@ -429,8 +429,9 @@ impl Cut {
         })
     }
 
-    fn chunk_bytes(&self, problem: &Problem) -> usize {
-        self.chunk_elements * problem.dtype.size_in_bytes()
+    /// Bytes of a chunk of all the rows that are kept on chip.
+    fn staged_bytes(&self, problem: &Problem) -> usize {
+        self.chunk_elements * problem.dtype.size_in_bytes() * problem.op.cached_rows()
     }
 
     /// How many of `own` chunks a block stages beside `slots` states; `None` where not even those fit.
@@ -444,7 +445,7 @@ impl Cut {
         let stage = shared_bytes.checked_sub((2 * slots + STREAMING_EXTRA_STATES) * STATE_BYTES)?;
         // A reduction walks a row once, but for the rare case that it walks it again.
         let wanted = if problem.op.is_reduction() { 0 } else { own };
-        Some(wanted.min(stage / self.chunk_bytes(problem)))
+        Some(wanted.min(stage / self.staged_bytes(problem)))
     }
 
     fn resident_plan(&self, tier: Tier, cluster: usize, problem: &Problem) -> Plan {
@@ -495,7 +496,7 @@ impl Cut {
             blocks: 1,
             slots,
             stage_offset,
-            shared_bytes: stage_offset + staged * self.chunk_bytes(problem),
+            shared_bytes: stage_offset + staged * self.staged_bytes(problem),
             unit: 1,
             panel: None,
         }
@@ -590,7 +591,7 @@ mod tests {
 
     fn problem(op: Op, dtype: DType, rows: usize, width: usize) -> Problem {
         let side = Layout::contiguous(width);
-        let sides = vec![(&side, dtype); op.sides().len()];
+        let sides = vec![Some((&side, dtype)); op.operands().len()];
         Problem::new(op, &Layout::contiguous((rows, width)), dtype, &sides).unwrap()
     }
 

@@ -6,6 +6,7 @@
 use candle_core::{DType, Layout, Shape};
 
 use crate::error::{Error, Result};
+use crate::tuning::row_bands;
 
 /// An op with its options. One value of this describes one kernel's worth of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,6 +77,10 @@ pub enum RowResult {
     Pair,
     /// A row as wide as the input's.
     Row,
+    /// So many vectors as wide as the row for each band of rows, summed over the rows of the band: the
+    /// parts of a sum over all rows, in an order that does not depend on who computes them
+    /// ([`Problem::bands`]). f32, or f64 of f64.
+    Bands(usize),
 }
 
 impl Op {
@@ -131,15 +136,27 @@ impl Op {
         }
     }
 
-    /// One value per row, two, or a row per row.
-    pub const fn result(&self) -> RowResult {
+    /// What the op makes: the result that it is known by, and what else the kernel writes in the same
+    /// pass.
+    pub const fn results(&self) -> &'static [RowResult] {
         match self {
             Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
-                RowResult::Row
+                &[RowResult::Row]
             }
-            Op::MinMax => RowResult::Pair,
-            _ => RowResult::Scalar,
+            Op::MinMax => &[RowResult::Pair],
+            _ => &[RowResult::Scalar],
         }
+    }
+
+    /// The first of [`Op::results`].
+    pub const fn result(&self) -> RowResult {
+        self.results()[0]
+    }
+
+    /// Rows of the input's dtype that the kernel keeps on chip between walks: the input, and those
+    /// operands that it reads more than once.
+    pub const fn cached_rows(&self) -> usize {
+        1
     }
 
     /// True for a reduction: one result or two per row.
@@ -168,16 +185,27 @@ impl Op {
         !matches!(self, Op::ArgMax | Op::ArgMin | Op::Any | Op::All)
     }
 
-    /// The names of the side inputs: one vector of `width` elements each.
-    pub const fn sides(&self) -> &'static [&'static str] {
+    /// What the op takes beside its rows, at most [`MAX_OPERANDS`].
+    pub const fn operands(&self) -> &'static [Operand] {
+        const WEIGHT: Operand = Operand::vector("weight");
+        const BIAS: Operand = Operand::vector("bias");
         match self {
-            Op::RmsNorm { .. } => &["weight"],
-            Op::LayerNorm { .. } => &["weight", "bias"],
+            Op::RmsNorm { .. } => &[WEIGHT],
+            Op::LayerNorm { .. } => &[WEIGHT, BIAS],
             _ => &[],
         }
     }
 
-    /// The dtype of the result for an input of `dtype`.
+    /// The dtype of result `index` for an input of `dtype`.
+    pub const fn result_dtype(&self, index: usize, dtype: DType) -> DType {
+        match self.results()[index] {
+            _ if index == 0 => self.output_dtype(dtype),
+            RowResult::Row => dtype,
+            _ => accumulator_dtype(dtype),
+        }
+    }
+
+    /// The dtype of the first result for an input of `dtype`.
     pub const fn output_dtype(&self, dtype: DType) -> DType {
         match self {
             Op::ArgMax | Op::ArgMin => DType::U32,
@@ -197,6 +225,131 @@ impl Op {
             Op::Mean | Op::MeanOfSquares | Op::Var { .. } | Op::Std { .. } => Some(f64::NAN),
             _ => None,
         }
+    }
+}
+
+/// Operands that an op may have, given or not.
+pub const MAX_OPERANDS: usize = 4;
+
+/// Results that an op may have.
+pub const MAX_RESULTS: usize = 3;
+
+/// How an operand lies beside the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperandKind {
+    /// One vector as long as a row, which all rows share: a weight.
+    Vector,
+    /// A row for every row, or one value for all of a row: a residual, a mask, an upstream gradient.
+    Rows,
+    /// One value for every row: a target, a temperature.
+    Values,
+}
+
+/// Which dtypes an operand may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperandDType {
+    /// The input's.
+    Input,
+    /// The input's, or f32 beside a half type.
+    InputOrF32,
+    /// One of these.
+    OneOf(&'static [DType]),
+}
+
+/// An input that an op takes beside its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// Its name in errors.
+    pub name: &'static str,
+    /// How it lies beside the rows.
+    pub kind: OperandKind,
+    /// Which dtypes it may have.
+    pub dtype: OperandDType,
+    /// Whether it may be left out.
+    pub optional: bool,
+}
+
+impl Operand {
+    /// A vector of the input's dtype that must be given.
+    pub const fn vector(name: &'static str) -> Self {
+        Operand {
+            name,
+            kind: OperandKind::Vector,
+            dtype: OperandDType::Input,
+            optional: false,
+        }
+    }
+
+    /// Rows of the input's dtype that must be given.
+    pub const fn rows(name: &'static str) -> Self {
+        Operand {
+            kind: OperandKind::Rows,
+            ..Self::vector(name)
+        }
+    }
+
+    /// The same, and it may be left out.
+    pub const fn or_none(self) -> Self {
+        Operand {
+            optional: true,
+            ..self
+        }
+    }
+
+    /// The same in other dtypes.
+    pub const fn of(self, dtype: OperandDType) -> Self {
+        Operand { dtype, ..self }
+    }
+
+    /// True where `dtype` is one that the operand may have beside an input of `input`.
+    pub fn takes(&self, dtype: DType, input: DType) -> bool {
+        match self.dtype {
+            OperandDType::Input => dtype == input,
+            OperandDType::InputOrF32 => dtype == input || dtype == accumulator_dtype(input),
+            OperandDType::OneOf(dtypes) => dtypes.contains(&dtype),
+        }
+    }
+
+    /// The shape that it must have beside an input of `shape`.
+    pub fn shape(&self, shape: &Shape) -> Shape {
+        let mut dims = shape.dims().to_vec();
+        match self.kind {
+            OperandKind::Vector => Shape::from(dims.last().copied().unwrap_or(1)),
+            OperandKind::Rows => shape.clone(),
+            OperandKind::Values => {
+                if let Some(last) = dims.last_mut() {
+                    *last = 1;
+                }
+                Shape::from(dims)
+            }
+        }
+    }
+}
+
+/// Where the values of an operand lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperandView {
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its row for each row of the input: contiguous, or of one value (axis stride 0).
+    pub rows: Rows,
+}
+
+impl OperandView {
+    /// The view of an operand's layout; `None` where it must be packed first.
+    pub fn of(operand: &Operand, layout: &Layout, dtype: DType, rows: usize) -> Option<Self> {
+        let rows = match operand.kind {
+            OperandKind::Vector => layout.is_contiguous().then(|| Rows {
+                offset: layout.start_offset(),
+                strides: [0; MAX_OUTER_DIMS],
+                ..Rows::contiguous(rows, 0)
+            }),
+            OperandKind::Values => Rows::of(layout),
+            OperandKind::Rows => Rows::of_repeated(layout).or_else(|| Rows::of(layout)),
+        };
+        // Columns are what only the input may be.
+        let rows = rows.filter(|rows| rows.inner == 1)?;
+        Some(OperandView { dtype, rows })
     }
 }
 
@@ -275,6 +428,25 @@ impl Rows {
         Some(view)
     }
 
+    /// The view of rows that each repeat one value (axis stride 0); `None` of others.
+    pub fn of_repeated(layout: &Layout) -> Option<Self> {
+        let (width, stride) = (layout.dims().last()?, layout.stride().last()?);
+        if *width <= 1 || *stride != 0 {
+            return None;
+        }
+        let mut dims = layout.dims().to_vec();
+        *dims.last_mut()? = 1;
+        let values = Layout::new(
+            Shape::from(dims),
+            layout.stride().to_vec(),
+            layout.start_offset(),
+        );
+        Some(Rows {
+            axis_stride: 0,
+            ..Rows::of(&values)?
+        })
+    }
+
     /// Rows that follow each other without gaps.
     pub fn contiguous(rows: usize, width: usize) -> Self {
         Rows {
@@ -329,8 +501,10 @@ pub struct Problem {
     /// The dim that an op which makes rows puts them along in its result: the last one, but for rows
     /// side by side, which stay where they were.
     pub result_dim: usize,
-    /// The first element of each side input, in the order of [`Op::sides`].
-    pub sides: [usize; 2],
+    /// Where the operands lie, in the order of [`Op::operands`]; `None` for those left out.
+    pub operands: [Option<OperandView>; MAX_OPERANDS],
+    /// Bands of rows for each of which an op keeps sums over rows ([`RowResult::Bands`]).
+    pub bands: usize,
 }
 
 /// Dtypes that every op takes.
@@ -346,13 +520,27 @@ pub const fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
 }
 
+/// What values of a dtype are computed in.
+pub const fn accumulator_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
+
 impl Problem {
-    /// Checks an op on the last axis of a tensor. `sides` are the layouts and dtypes of the side
-    /// inputs, in the order of [`Op::sides`].
+    /// Checks an op on the last axis of a tensor. `operands` are the layouts and dtypes of what it takes
+    /// beside, in the order of [`Op::operands`]; what is missing at the end is left out.
     ///
-    /// The layout of the input must be one that [`Rows::of`] takes, and the sides contiguous: the
-    /// public ops pack what is not. Where rows lie side by side, those of the result do as well.
-    pub fn new(op: Op, input: &Layout, dtype: DType, sides: &[(&Layout, DType)]) -> Result<Self> {
+    /// The layout of the input must be one that [`Rows::of`] takes, those of operands ones that
+    /// [`OperandView::of`] takes: the public ops pack what is not. Where rows lie side by side, those of
+    /// the result do as well.
+    pub fn new(
+        op: Op,
+        input: &Layout,
+        dtype: DType,
+        operands: &[Option<(&Layout, DType)>],
+    ) -> Result<Self> {
         let shape = input.shape().clone();
         check_dtype(op, dtype, &shape)?;
         let rank = shape.rank();
@@ -370,11 +558,6 @@ impl Problem {
                 });
             }
         }
-        let mut offsets = [0; 2];
-        for (i, (name, (layout, side_dtype))) in op.sides().iter().zip(sides).enumerate() {
-            check_side(op, name, layout, *side_dtype, dtype, width, &shape)?;
-            offsets[i] = layout.start_offset();
-        }
         let Some(view) = Rows::of(input) else {
             return Err(Error::NotPacked {
                 op: op.name(),
@@ -383,6 +566,11 @@ impl Problem {
             });
         };
         let rows = shape.dims()[..dim].iter().product();
+        let mut views = [None; MAX_OPERANDS];
+        let given = operands.iter().copied().chain(std::iter::repeat(None));
+        for ((slot, operand), given) in views.iter_mut().zip(op.operands()).zip(given) {
+            *slot = check_operand(op, operand, given, dtype, rows, &shape)?;
+        }
         // The dims that lie side by side are the last ones before the axis.
         let mut result_dim = dim;
         let mut inside = 1;
@@ -397,34 +585,39 @@ impl Problem {
             width,
             input: view,
             result_dim,
-            sides: offsets,
+            operands: views,
+            bands: row_bands(op, rows, width, dtype.size_in_bytes()),
             shape,
         })
     }
 
-    /// The shape of the result: the input's for a row op (with the last axis at
+    /// The shape of the first result: the input's for a row op (with the last axis at
     /// [`Problem::result_dim`]), with a last axis of 1 for a reduction,
     /// and for one with two results with a first axis of 2 before that.
     pub fn output_shape(&self) -> Shape {
-        match self.op.result() {
+        self.result_shape(0)
+    }
+
+    /// The shape of result `index`.
+    pub fn result_shape(&self, index: usize) -> Shape {
+        let mut dims = self.shape.dims().to_vec();
+        match self.op.results()[index] {
             RowResult::Row => {
-                let mut dims = self.shape.dims().to_vec();
                 if let Some(width) = dims.pop() {
                     dims.insert(self.result_dim, width);
                 }
-                Shape::from(dims)
             }
-            RowResult::Scalar | RowResult::Pair => {
-                let mut dims = self.shape.dims().to_vec();
+            RowResult::Bands(vectors) => dims = vec![self.bands, vectors, self.width],
+            result @ (RowResult::Scalar | RowResult::Pair) => {
                 if let Some(last) = dims.last_mut() {
                     *last = 1;
                 }
-                if self.op.result() == RowResult::Pair {
+                if result == RowResult::Pair {
                     dims.insert(0, 2);
                 }
-                Shape::from(dims)
             }
         }
+        Shape::from(dims)
     }
 
     /// True where there is nothing to read, and so nothing to run.
@@ -432,25 +625,46 @@ impl Problem {
         self.rows == 0 || self.width == 0
     }
 
-    /// Elements of the result.
+    /// Elements of the first result.
     pub fn output_len(&self) -> usize {
-        match self.op.result() {
+        self.result_len(0)
+    }
+
+    /// Elements of result `index`.
+    pub fn result_len(&self, index: usize) -> usize {
+        match self.op.results()[index] {
             RowResult::Row => self.rows * self.width,
             RowResult::Scalar => self.rows,
             RowResult::Pair => 2 * self.rows,
+            RowResult::Bands(vectors) => self.bands * vectors * self.width,
         }
     }
 
-    /// The dtype of the result.
+    /// The dtype of the first result.
     pub fn output_dtype(&self) -> DType {
         self.op.output_dtype(self.dtype)
     }
 
     /// Bytes that no implementation can avoid moving: each input read once, each output written
-    /// once. Side inputs are left out: they are shared by all rows.
+    /// once. Vectors that all rows share and sums over rows are left out.
     pub fn ideal_bytes(&self) -> usize {
-        self.rows * self.width * self.dtype.size_in_bytes()
-            + self.output_len() * self.output_dtype().size_in_bytes()
+        let operands = self.op.operands().iter().zip(&self.operands);
+        let read = operands.map(|(operand, view)| match (operand.kind, view) {
+            (OperandKind::Rows, Some(view)) if view.rows.axis_stride == 1 => {
+                self.rows * self.width * view.dtype.size_in_bytes()
+            }
+            (OperandKind::Rows | OperandKind::Values, Some(view)) => {
+                self.rows * view.dtype.size_in_bytes()
+            }
+            _ => 0,
+        });
+        let results = self.op.results().iter().enumerate();
+        let written = results.map(|(i, result)| match result {
+            RowResult::Bands(_) => 0,
+            _ => self.result_len(i) * self.op.result_dtype(i, self.dtype).size_in_bytes(),
+        });
+        let input = self.rows * self.width * self.dtype.size_in_bytes();
+        input + read.sum::<usize>() + written.sum::<usize>()
     }
 }
 
@@ -491,40 +705,57 @@ pub fn check_axis(op: Op, dim: usize, len: usize, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// A side input is one vector as long as the row, of the input's dtype.
-fn check_side(
+/// An operand must be there unless it may be left out, and have the shape and a dtype that it should.
+fn check_operand(
     op: Op,
-    argument: &'static str,
-    side: &Layout,
-    side_dtype: DType,
+    operand: &Operand,
+    given: Option<(&Layout, DType)>,
     dtype: DType,
-    width: usize,
+    rows: usize,
     shape: &Shape,
-) -> Result<()> {
-    if side.dims() != [width] {
+) -> Result<Option<OperandView>> {
+    let Some((layout, operand_dtype)) = given else {
+        if operand.optional {
+            return Ok(None);
+        }
+        return Err(Error::MissingOperand {
+            op: op.name(),
+            argument: operand.name,
+            shape: shape.clone(),
+        });
+    };
+    let expected = operand.shape(shape);
+    if layout.shape() != &expected {
         return Err(Error::ShapeMismatch {
             op: op.name(),
-            argument,
-            expected: Shape::from(width),
-            got: side.shape().clone(),
+            argument: operand.name,
+            expected,
+            got: layout.shape().clone(),
             input: shape.clone(),
         });
     }
-    if !side.is_contiguous() {
-        return Err(Error::NotPacked {
-            op: op.name(),
-            shape: side.shape().clone(),
-            strides: side.stride().to_vec(),
-        });
-    }
-    if side_dtype != dtype {
+    if !operand.takes(operand_dtype, dtype) {
         return Err(Error::DTypeMismatch {
             op: op.name(),
-            argument,
-            expected: dtype,
-            got: side_dtype,
+            argument: operand.name,
+            expected: match operand.dtype {
+                OperandDType::OneOf([first, ..]) => *first,
+                _ => dtype,
+            },
+            got: operand_dtype,
             shape: shape.clone(),
         });
     }
-    Ok(())
+    if shape.elem_count() == 0 {
+        // No stride is ever followed.
+        return Ok(None);
+    }
+    match OperandView::of(operand, layout, operand_dtype, rows) {
+        Some(view) => Ok(Some(view)),
+        None => Err(Error::NotPacked {
+            op: op.name(),
+            shape: layout.shape().clone(),
+            strides: layout.stride().to_vec(),
+        }),
+    }
 }

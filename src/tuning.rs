@@ -120,3 +120,19 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
         vectors,
     }
 }
+
+/// Bands of rows at most for each of which an op keeps sums over rows: two blocks for each of an H200's
+/// multiprocessors, whatever the device, so that the order of the sums is everywhere the same. Not
+/// measured yet.
+const MOST_BANDS: usize = 264;
+
+/// Bands of rows for which sums over rows are kept (see [`crate::problem::RowResult::Bands`]): as many as
+/// keep every block busy, where a row is shared by several of them.
+pub fn row_bands(op: Op, rows: usize, width: usize, element_bytes: usize) -> usize {
+    let shape = chunk_shape(op, width.max(1), element_bytes);
+    let chunk = shape.lanes * shape.vectors * VECTOR_BYTES / element_bytes;
+    let blocks = width
+        .div_ceil(chunk * MAX_RESIDENT_WARPS)
+        .next_power_of_two();
+    rows.clamp(1, (MOST_BANDS / blocks).max(1))
+}

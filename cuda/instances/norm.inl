@@ -9,8 +9,8 @@ int launch_norm(const rw_norm_params& params, void* stream, bool dry_run) {
     const rw_problem& p = params.problem;
     const auto run = [&](auto body) {
         body.x = input_rows<T>(p.x);
-        body.y = static_cast<T*>(p.y);
-        body.weight = static_cast<const T*>(params.weight);
+        body.y = static_cast<T*>(p.results[0]);
+        body.weight = static_cast<const T*>(p.operands[0].rows.data);
         body.eps = params.eps;
         return launch(body, p.rows, p.width, params.plan, stream, dry_run);
     };
@@ -19,7 +19,7 @@ int launch_norm(const rw_norm_params& params, void* stream, bool dry_run) {
             return run(RmsNormBody<T>{});
         case RW_LAYER_NORM: {
             LayerNormBody<T> body{};
-            body.bias = static_cast<const T*>(params.bias);
+            body.bias = static_cast<const T*>(p.operands[1].rows.data);
             return run(body);
         }
     }

@@ -88,7 +88,7 @@ int launch_reduce(const rw_reduce_params& params, void* stream, bool dry_run) {
     const rw_reduction reduction = params.reduction;
     const auto run = [&](auto body) {
         body.x = input_rows<T>(p.x);
-        body.y = static_cast<typename decltype(body)::Output*>(p.y);
+        body.y = static_cast<typename decltype(body)::Output*>(p.results[0]);
         return launch(body, p.rows, p.width, params.plan, stream, dry_run);
     };
     const auto map = map_of<T, A>(reduction, p.dtype);

@@ -9,7 +9,7 @@ int launch_softmax(const rw_softmax_params& params, void* stream, bool dry_run) 
     const rw_problem& p = params.problem;
     const auto run = [&](auto body) {
         body.x = input_rows<T>(p.x);
-        body.y = static_cast<T*>(p.y);
+        body.y = static_cast<T*>(p.results[0]);
         return launch(body, p.rows, p.width, params.plan, stream, dry_run);
     };
     switch (params.kind) {

@@ -62,11 +62,19 @@ constexpr bool is_power_of_two(int n) {
     return n > 0 && (n & (n - 1)) == 0;
 }
 
+// Rows of the element type that a body keeps between walks: one, unless it says otherwise (as
+// Op::cached_rows must, for the plan to make room).
+template <class Body, class = void>
+constexpr int kCachedRows = 1;
+template <class Body>
+constexpr int kCachedRows<Body, decltype(static_cast<void>(Body::kCachedRows))> = Body::kCachedRows;
+
 // The same of a block that streams and keeps `kept` states.
 template <class Body>
 bool streaming_is_sound(const rw_plan& plan, i64 chunk, int warps, i64 kept) {
     const int fixed = streaming_shared_bytes(plan.slots, Body::kStateBytes);
-    const i64 staged = plan.staged * chunk * static_cast<i64>(sizeof(typename Body::Element));
+    const i64 staged = plan.staged * chunk * static_cast<i64>(sizeof(typename Body::Element)) *
+                       kCachedRows<Body>;
     return warps <= RW_MAX_STREAMING_WARPS && plan.lanes == kWarpSize &&
            plan.slots >= min_of<i64>(kept, kWindowChunks) && plan.staged >= 0 &&
            plan.stage_offset % kVectorBytes == 0 && plan.stage_offset >= fixed &&

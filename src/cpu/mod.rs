@@ -4,6 +4,7 @@
 //! 34 us, max 49, argmax 153, rms norm 183, layer norm 271, logsumexp 253, softmax 456 (with the
 //! first touch of their results, where these are rows; 2026-11-29, 2-core x86-64 VM).
 
+mod beside;
 pub(crate) mod cluster;
 mod extrema;
 mod moments;
@@ -18,7 +19,7 @@ use candle_core::{CpuStorage, Error, Result, WithDType};
 
 use crate::engine::isa::{with_best_isa, Isa};
 use crate::engine::{self, Context, Element, Output, ReduceOp, Row, RowBody, Starts, Tile};
-use crate::problem::{check_dtype, Op, Problem, RowResult};
+use crate::problem::{check_dtype, Op, OperandKind, Problem, RowResult, Rows};
 use extrema::{Largest, LargestMagnitude, Smallest};
 
 /// A dtype: what candle stores, the engine folds and emits.
@@ -122,13 +123,17 @@ where
     engine::pjoin(partials, ctx)
 }
 
-/// Runs a problem that is not empty on `x`, with its side inputs in the order of [`Op::sides`].
+/// Runs a problem that is not empty on `x`, with its operands in the order of [`Op::operands`].
 ///
 /// # Errors
 /// Where a storage is not of the problem's dtype or ends before the problem's last element, and
 /// where there is no memory for the result.
-pub(crate) fn run(problem: &Problem, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<CpuStorage> {
-    with_best_isa!(run_on, problem, x, sides)
+pub(crate) fn run(
+    problem: &Problem,
+    x: &CpuStorage,
+    operands: &[Option<&CpuStorage>],
+) -> Result<Vec<CpuStorage>> {
+    with_best_isa!(run_on, problem, x, operands)
 }
 
 /// [`run`] with one instruction set.
@@ -136,20 +141,21 @@ fn run_on<I: Isa>(
     isa: I,
     problem: &Problem,
     x: &CpuStorage,
-    sides: &[&CpuStorage],
-) -> Result<CpuStorage> {
-    match x {
-        CpuStorage::F16(x) => run_float(isa, problem, x, sides),
-        CpuStorage::BF16(x) => run_float(isa, problem, x, sides),
-        CpuStorage::F32(x) => run_float(isa, problem, x, sides),
-        CpuStorage::F64(x) => run_float(isa, problem, x, sides),
+    operands: &[Option<&CpuStorage>],
+) -> Result<Vec<CpuStorage>> {
+    let one = match x {
+        CpuStorage::F16(x) => run_float(isa, problem, x, operands),
+        CpuStorage::BF16(x) => run_float(isa, problem, x, operands),
+        CpuStorage::F32(x) => run_float(isa, problem, x, operands),
+        CpuStorage::F64(x) => run_float(isa, problem, x, operands),
         CpuStorage::U8(x) => run_any(isa, problem, x),
         CpuStorage::U32(x) => run_any(isa, problem, x),
         CpuStorage::I16(x) => run_any(isa, problem, x),
         CpuStorage::I32(x) => run_any(isa, problem, x),
         CpuStorage::I64(x) => run_any(isa, problem, x),
         _ => Err(unsupported(problem)),
-    }
+    };
+    Ok(vec![one?])
 }
 
 fn unsupported(problem: &Problem) -> Error {
@@ -181,12 +187,12 @@ fn run_float<I: Isa, T: Dtype>(
     isa: I,
     problem: &Problem,
     x: &[T],
-    sides: &[&CpuStorage],
+    operands: &[Option<&CpuStorage>],
 ) -> Result<CpuStorage> {
     if problem.op.takes_integers() {
         return run_any(isa, problem, x);
     }
-    let side = |i| side::<T>(problem, sides, i);
+    let side = |i| vector::<T>(problem, operands, i);
     let launch = Launch::new(isa, problem, x)?;
     match problem.op {
         Op::Mean => launch.run(&moments::Mean::new()),
@@ -214,10 +220,18 @@ fn run_float<I: Isa, T: Dtype>(
 
 /// The last element of the last row must lie in the storage.
 fn check_extent(problem: &Problem, len: usize) -> Result<()> {
-    if problem.rows == 0 {
+    if problem.rows == 0 || reaches(&problem.input, problem.rows, problem.width, len) {
         return Ok(());
     }
-    let view = &problem.input;
+    candle_core::bail!(
+        "{}: the rows of shape {:?} reach outside of a storage of {len} elements",
+        problem.op.name(),
+        problem.shape
+    )
+}
+
+/// True where the view is of `rows` rows of `width` elements that all lie in a storage of `len`.
+fn reaches(view: &Rows, rows: usize, width: usize, len: usize) -> bool {
     let last = view
         .sizes
         .iter()
@@ -225,38 +239,72 @@ fn check_extent(problem: &Problem, len: usize) -> Result<()> {
         .try_fold(view.offset, |at, (size, stride)| {
             at.checked_add(size.checked_sub(1)?.checked_mul(stride)?)
         });
-    match last.and_then(|last| last.checked_add(problem.width)) {
-        Some(end) if end <= len && view.count() == problem.rows => Ok(()),
-        _ => candle_core::bail!(
-            "{}: the rows of shape {:?} reach outside of a storage of {len} elements",
-            problem.op.name(),
-            problem.shape
-        ),
+    let end = last.and_then(|last| last.checked_add(width));
+    end.is_some_and(|end| end <= len) && view.count() == rows
+}
+
+/// An operand that has a value, a vector or a row for every row.
+struct OperandRows<'a, T> {
+    elements: &'a [T],
+    rows: Rows,
+    /// Elements that a row has in memory: 1 where it repeats one value.
+    stored: usize,
+}
+
+#[allow(dead_code)]
+impl<'a, T: WithDType> OperandRows<'a, T> {
+    /// Operand `index` of a problem; `None` where it was left out.
+    fn of(
+        problem: &Problem,
+        operands: &[Option<&'a CpuStorage>],
+        index: usize,
+    ) -> Result<Option<Self>> {
+        let view = problem.operands.get(index).copied().flatten();
+        let (Some(view), Some(Some(storage))) = (view, operands.get(index)) else {
+            return Ok(None);
+        };
+        let elements = storage.as_slice::<T>()?;
+        let operand = &problem.op.operands()[index];
+        let stored = match operand.kind {
+            OperandKind::Values => 1,
+            OperandKind::Rows if view.rows.axis_stride == 0 => 1,
+            OperandKind::Rows | OperandKind::Vector => problem.width,
+        };
+        if !reaches(&view.rows, problem.rows, stored, elements.len()) {
+            candle_core::bail!(
+                "{}: {} reaches outside of its storage of {} elements (input of shape {:?})",
+                problem.op.name(),
+                operand.name,
+                elements.len(),
+                problem.shape
+            );
+        }
+        Ok(Some(OperandRows {
+            elements,
+            rows: view.rows,
+            stored,
+        }))
+    }
+
+    /// What row `index` reads: a row, or the one value that stands for all of it.
+    #[inline(always)]
+    fn row(&self, index: usize) -> &'a [T] {
+        let start = self.rows.start(index);
+        self.elements.get(start..start + self.stored).unwrap_or(&[])
     }
 }
 
-/// A side input: a vector as long as the row.
-fn side<'a, T: Dtype>(
+/// An operand that all rows share and that must be there: a vector as long as the row.
+fn vector<'a, T: Dtype>(
     problem: &Problem,
-    sides: &[&'a CpuStorage],
+    operands: &[Option<&'a CpuStorage>],
     index: usize,
 ) -> Result<&'a [T]> {
-    let storage = match sides.get(index) {
-        Some(storage) => storage.as_slice::<T>()?,
-        None => &[],
-    };
-    let start = problem.sides.get(index).copied().unwrap_or(0);
-    let vector = start
-        .checked_add(problem.width)
-        .and_then(|end| storage.get(start..end));
-    match vector {
-        Some(vector) => Ok(vector),
+    match OperandRows::<T>::of(problem, operands, index)? {
+        Some(vector) => Ok(vector.row(0)),
         None => candle_core::bail!(
-            "{}: {} of {} elements at {start} reaches outside of its storage of {} (input of shape {:?})",
+            "{}: operand {index} is missing (input of shape {:?})",
             problem.op.name(),
-            problem.op.sides().get(index).unwrap_or(&"a side input"),
-            problem.width,
-            storage.len(),
             problem.shape
         ),
     }

@@ -30,7 +30,7 @@ fn run_words<T: CudaDType + DeviceRepr>(
     limits: &DeviceLimits,
     x: &CudaStorage,
 ) -> Result<CudaStorage> {
-    let mut storage = room::<T>(x.device(), exchange.output_len)?;
+    let mut storage = room(x.device(), exchange.dtype, exchange.output_len)?;
     let stream = x.device().cuda_stream();
     // The runtime that launches works on the thread's current context.
     stream.context().bind_to_thread().w()?;

@@ -7,111 +7,108 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{
-    sys::CUdevice_attribute, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr,
+    sys::CUdevice_attribute, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, SyncOnDrop,
 };
-use candle_core::cuda_backend::{CudaDType, WrapErr};
+use candle_core::cuda_backend::{CudaDType, CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, DType, Result};
 
 use super::{launch, workspace};
 use crate::plan::{DeviceLimits, Plan, Tier};
-use crate::problem::Problem;
+use crate::problem::{Problem, MAX_OPERANDS, MAX_RESULTS};
 use crate::tuning::SPLIT_K_BLOCKS;
 
-/// Runs a problem into a new output.
+/// Runs a problem into new results.
 pub(crate) fn run(
     problem: &Problem,
     x: &CudaStorage,
-    sides: &[&CudaStorage],
-) -> Result<CudaStorage> {
-    let (device, len) = (x.device(), problem.output_len());
-    let mut y = match problem.output_dtype() {
-        DType::F16 => room::<half::f16>(device, len),
-        DType::BF16 => room::<half::bf16>(device, len),
-        DType::F64 => room::<f64>(device, len),
-        DType::U8 => room::<u8>(device, len),
-        DType::U32 => room::<u32>(device, len),
-        DType::I16 => room::<i16>(device, len),
-        DType::I32 => room::<i32>(device, len),
-        DType::I64 => room::<i64>(device, len),
-        _ => room::<f32>(device, len),
-    }?;
-    run_into(problem, x, sides, &mut y)?;
-    Ok(y)
+    operands: &[Option<&CudaStorage>],
+) -> Result<Vec<CudaStorage>> {
+    let results = 0..problem.op.results().len();
+    let mut results = results
+        .map(|i| {
+            let dtype = problem.op.result_dtype(i, problem.dtype);
+            room(x.device(), dtype, problem.result_len(i))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    run_into(
+        problem,
+        x,
+        operands,
+        &mut results.iter_mut().collect::<Vec<_>>(),
+    )?;
+    Ok(results)
 }
 
-/// Uninitialised memory for an output.
-pub(super) fn room<T: CudaDType + DeviceRepr>(
-    device: &CudaDevice,
-    len: usize,
-) -> Result<CudaStorage> {
-    // SAFETY: run_into writes every element of the output before anything can read it.
-    let slice = unsafe { device.alloc::<T>(len)? };
-    Ok(CudaStorage::wrap_cuda_slice(slice, device.clone()))
+/// Uninitialised memory for a result.
+pub(super) fn room(device: &CudaDevice, dtype: DType, len: usize) -> Result<CudaStorage> {
+    fn of<T: CudaDType + DeviceRepr>(device: &CudaDevice, len: usize) -> Result<CudaStorage> {
+        // SAFETY: a kernel writes every element of a result before anything can read it.
+        let slice = unsafe { device.alloc::<T>(len)? };
+        Ok(CudaStorage::wrap_cuda_slice(slice, device.clone()))
+    }
+    match dtype {
+        DType::F16 => of::<half::f16>(device, len),
+        DType::BF16 => of::<half::bf16>(device, len),
+        DType::F32 => of::<f32>(device, len),
+        DType::F64 => of::<f64>(device, len),
+        DType::U8 => of::<u8>(device, len),
+        DType::U32 => of::<u32>(device, len),
+        DType::I16 => of::<i16>(device, len),
+        DType::I32 => of::<i32>(device, len),
+        DType::I64 => of::<i64>(device, len),
+        other => candle_core::bail!("no kernel writes {other:?}"),
+    }
 }
 
-/// Runs a problem into an output that the caller allocated, of the problem's output dtype and with
-/// room for its output: what a benchmark times, and what a caller with its own memory uses. The
+/// Runs a problem into results that the caller allocated, each of the problem's dtype for it and with
+/// room for its elements: what a benchmark times, and what a caller with its own memory uses. The
 /// launch goes to the stream of the input's device.
 ///
 /// # Errors
 ///
-/// An output of another dtype or of fewer elements, or a launch that the device refuses.
+/// A result of another dtype or of fewer elements, one too few of them, or a launch that the device
+/// refuses.
 pub fn run_into(
     problem: &Problem,
     x: &CudaStorage,
-    sides: &[&CudaStorage],
-    y: &mut CudaStorage,
+    operands: &[Option<&CudaStorage>],
+    results: &mut [&mut CudaStorage],
 ) -> Result<()> {
-    match problem.dtype {
-        DType::F16 => run_from::<half::f16>(problem, x, sides, y),
-        DType::BF16 => run_from::<half::bf16>(problem, x, sides, y),
-        DType::F64 => run_from::<f64>(problem, x, sides, y),
-        DType::U8 => run_from::<u8>(problem, x, sides, y),
-        DType::U32 => run_from::<u32>(problem, x, sides, y),
-        DType::I16 => run_from::<i16>(problem, x, sides, y),
-        DType::I32 => run_from::<i32>(problem, x, sides, y),
-        DType::I64 => run_from::<i64>(problem, x, sides, y),
-        _ => run_from::<f32>(problem, x, sides, y),
+    let op = problem.op;
+    let check_dtype = |what: &str, got: DType, expected: DType| {
+        if got == expected {
+            return Ok(());
+        }
+        candle_core::bail!("{}: {what} is of {got:?}, not {expected:?}", op.name())
+    };
+    check_dtype("the input", x.dtype(), problem.dtype)?;
+    for (i, operand) in op.operands().iter().enumerate() {
+        match (problem.operands[i], operands.get(i).copied().flatten()) {
+            (Some(view), Some(storage)) => check_dtype(operand.name, storage.dtype(), view.dtype)?,
+            (None, None) => {}
+            _ => candle_core::bail!("{}: not the operands of the problem", op.name()),
+        }
     }
-}
-
-fn run_from<T: CudaDType + DeviceRepr>(
-    problem: &Problem,
-    x: &CudaStorage,
-    sides: &[&CudaStorage],
-    y: &mut CudaStorage,
-) -> Result<()> {
-    match problem.output_dtype() {
-        dtype if dtype == problem.dtype => run_slices::<T, T>(problem, x, sides, y),
-        DType::U8 => run_slices::<T, u8>(problem, x, sides, y),
-        DType::U32 => run_slices::<T, u32>(problem, x, sides, y),
-        // Sums and products of integers.
-        _ => run_slices::<T, i64>(problem, x, sides, y),
+    if results.len() != op.results().len() {
+        candle_core::bail!("{}: {} results", op.name(), op.results().len());
     }
-}
-
-fn run_slices<T: CudaDType + DeviceRepr, O: CudaDType + DeviceRepr>(
-    problem: &Problem,
-    x: &CudaStorage,
-    sides: &[&CudaStorage],
-    y: &mut CudaStorage,
-) -> Result<()> {
+    for (i, result) in results.iter().enumerate() {
+        check_dtype(
+            "the output",
+            result.dtype(),
+            op.result_dtype(i, problem.dtype),
+        )?;
+        if elements(result) < problem.result_len(i) {
+            candle_core::bail!(
+                "{}: the output has room for {} elements, shape {:?} needs {}",
+                op.name(),
+                elements(result),
+                problem.result_shape(i),
+                problem.result_len(i)
+            );
+        }
+    }
     let stream = x.device().cuda_stream();
-    let x = x.as_cuda_slice::<T>()?;
-    let sides = sides
-        .iter()
-        .map(|side| side.as_cuda_slice::<T>())
-        .collect::<Result<Vec<_>>>()?;
-    let y = y.as_cuda_slice_mut::<O>()?;
-    if y.len() < problem.output_len() {
-        candle_core::bail!(
-            "{}: the output has room for {} elements, shape {:?} needs {}",
-            problem.op.name(),
-            y.len(),
-            problem.output_shape(),
-            problem.output_len()
-        );
-    }
     let limits = device_limits(&stream)?;
     let mut plan = Plan::select(problem, &limits)?;
     let mut workspace = None;
@@ -126,39 +123,86 @@ fn run_slices<T: CudaDType + DeviceRepr, O: CudaDType + DeviceRepr>(
             plan = Plan::select(problem, &no_teams)?;
         }
     }
-    launch_slices(problem, &plan, x, &sides, y, &stream, workspace)
+    launch_storages(problem, &plan, x, operands, results, &stream, workspace)
 }
 
-fn launch_slices<T, O>(
+fn launch_storages(
     problem: &Problem,
     plan: &Plan,
-    x: &CudaSlice<T>,
-    sides: &[&CudaSlice<T>],
-    y: &mut CudaSlice<O>,
+    x: &CudaStorage,
+    operands: &[Option<&CudaStorage>],
+    results: &mut [&mut CudaStorage],
     stream: &Arc<CudaStream>,
     workspace: Option<u64>,
 ) -> Result<()> {
     // The runtime that launches works on the thread's current context.
     stream.context().bind_to_thread().w()?;
-    // The guards order this launch after what other streams still do to the slices, and what they
-    // do next after this launch: they must outlive it.
-    let (x, _x_guard) = x.device_ptr(stream);
-    let (y, _y_guard) = y.device_ptr_mut(stream);
-    let guarded: Vec<_> = sides.iter().map(|side| side.device_ptr(stream)).collect();
     let mut addresses = launch::Addresses {
-        x,
-        sides: [0; 2],
-        y,
+        x: 0,
+        operands: [0; MAX_OPERANDS],
+        results: [0; MAX_RESULTS],
         workspace: workspace.unwrap_or_default(),
     };
-    for (address, (side, _)) in addresses.sides.iter_mut().zip(&guarded) {
-        *address = *side;
+    // The guards order this launch after what other streams still do to the slices, and what they
+    // do next after this launch: they must outlive it.
+    let mut guards = Vec::with_capacity(1 + operands.len() + results.len());
+    let (address, guard) = read(x, stream)?;
+    addresses.x = address;
+    guards.push(guard);
+    for (slot, operand) in addresses.operands.iter_mut().zip(operands) {
+        if let Some(operand) = operand {
+            let (address, guard) = read(operand, stream)?;
+            *slot = address;
+            guards.push(guard);
+        }
+    }
+    for (slot, result) in addresses.results.iter_mut().zip(results) {
+        let (address, guard) = write(result, stream)?;
+        *slot = address;
+        guards.push(guard);
     }
     // SAFETY: the addresses are of live slices of this stream's context, which the guards keep in
-    // order; the problem was checked against their layouts when it was made, the output's length
-    // just now, and &mut keeps the output from being read or written elsewhere meanwhile.
-    unsafe { launch::launch(problem, plan, &addresses, stream.cu_stream().cast())? };
+    // order; the problem was checked against their layouts when it was made, the lengths of the results
+    // just now, and &mut keeps these from being read or written elsewhere meanwhile.
+    unsafe { launch::launch(problem, plan, &addresses, stream.cu_stream().cast()) }?;
     Ok(())
+}
+
+/// Runs `$body` with `$slice` as the typed slice of a storage, for the dtypes that kernels know.
+macro_rules! with_slice {
+    ($storage:expr, $slice:ident => $body:expr) => {
+        match $storage {
+            CudaStorageSlice::U8($slice) => $body,
+            CudaStorageSlice::U32($slice) => $body,
+            CudaStorageSlice::I16($slice) => $body,
+            CudaStorageSlice::I32($slice) => $body,
+            CudaStorageSlice::I64($slice) => $body,
+            CudaStorageSlice::BF16($slice) => $body,
+            CudaStorageSlice::F16($slice) => $body,
+            CudaStorageSlice::F32($slice) => $body,
+            CudaStorageSlice::F64($slice) => $body,
+            _ => candle_core::bail!("a storage of a dtype that no kernel takes"),
+        }
+    };
+}
+
+/// The address of what a launch reads, and the guard to hold meanwhile.
+fn read<'a>(storage: &'a CudaStorage, stream: &'a CudaStream) -> Result<(u64, SyncOnDrop<'a>)> {
+    Ok(with_slice!(&storage.slice, slice => slice.device_ptr(stream)))
+}
+
+/// The address of what a launch writes, and the guard to hold meanwhile.
+fn write<'a>(
+    storage: &'a mut CudaStorage,
+    stream: &'a CudaStream,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    Ok(with_slice!(&mut storage.slice, slice => slice.device_ptr_mut(stream)))
+}
+
+/// Elements of a storage; 0 of a dtype that no kernel knows.
+fn elements(storage: &CudaStorage) -> usize {
+    let len = || -> Result<usize> { Ok(with_slice!(&storage.slice, slice => slice.len())) };
+    len().unwrap_or(0)
 }
 
 /// What the planner must know of a GPU.

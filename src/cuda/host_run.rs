@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use super::launch::{self, Addresses};
 use super::result;
 use crate::plan::{DeviceLimits, Plan, Tier};
-use crate::problem::Problem;
+use crate::problem::{Problem, MAX_OPERANDS, MAX_RESULTS};
 use crate::tuning::{MAX_TEAMS, TEAM_BYTES, WORKSPACE_BYTES};
 
 /// The device that plans are made for, but where [`plan::with_limits`](crate::plan::with_limits) names
@@ -75,85 +75,83 @@ pub fn run_fault(fault: i32, seed: u64) -> std::result::Result<(), String> {
 pub(crate) fn run(
     problem: &Problem,
     x: &CpuStorage,
-    sides: &[&CpuStorage],
-) -> Option<Result<CpuStorage>> {
+    operands: &[Option<&CpuStorage>],
+) -> Option<Result<Vec<CpuStorage>>> {
     let seed = SEED.get()?;
     CALLS.set(CALLS.get() + 1);
-    Some(run_call(problem, x, sides, seed))
+    Some(run_call(problem, x, operands, seed))
 }
 
 fn run_call(
     problem: &Problem,
     x: &CpuStorage,
-    sides: &[&CpuStorage],
+    operands: &[Option<&CpuStorage>],
     seed: u64,
-) -> Result<CpuStorage> {
+) -> Result<Vec<CpuStorage>> {
     let plan = Plan::select(problem, &LIMITS)?;
-    let call = Call {
-        problem,
-        plan: &plan,
-        seed,
+    let results = 0..problem.op.results().len();
+    let mut results = results
+        .map(|i| {
+            let dtype = problem.op.result_dtype(i, problem.dtype);
+            poisoned(dtype, problem.result_len(i))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    // SAFETY: plain values that the shim keeps.
+    unsafe { rw_host_run_begin(seed, CALLS.get()) };
+    let mut workspace = Workspace::of(&plan);
+    let mut addresses = Addresses {
+        x: input(x)?,
+        operands: [0; MAX_OPERANDS],
+        results: [0; MAX_RESULTS],
+        workspace: workspace.as_mut().map_or(0, Workspace::open),
     };
-    Ok(match problem.output_dtype() {
-        DType::F16 => f16::to_cpu_storage_owned(call.run(x, sides)?),
-        DType::BF16 => bf16::to_cpu_storage_owned(call.run(x, sides)?),
-        DType::F64 => f64::to_cpu_storage_owned(call.run(x, sides)?),
-        DType::U8 => u8::to_cpu_storage_owned(call.run(x, sides)?),
-        DType::U32 => u32::to_cpu_storage_owned(call.run(x, sides)?),
-        DType::I16 => i16::to_cpu_storage_owned(call.run(x, sides)?),
-        DType::I32 => i32::to_cpu_storage_owned(call.run(x, sides)?),
-        DType::I64 => i64::to_cpu_storage_owned(call.run(x, sides)?),
-        _ => f32::to_cpu_storage_owned(call.run(x, sides)?),
-    })
-}
-
-struct Call<'a> {
-    problem: &'a Problem,
-    plan: &'a Plan,
-    seed: u64,
-}
-
-impl Call<'_> {
-    fn run<O: WithDType>(&self, x: &CpuStorage, sides: &[&CpuStorage]) -> Result<Vec<O>> {
-        let len = self.problem.output_len();
-        let mut y: Vec<O> = Vec::with_capacity(len);
-        let bytes = len * size_of::<O>();
-        // SAFETY: within the capacity. Any bits are a value of these types; these are NaNs in the
-        // float formats, for an element that no thread writes.
-        unsafe {
-            y.as_mut_ptr().cast::<u8>().write_bytes(0xff, bytes);
-            y.set_len(len);
+    for (address, operand) in addresses.operands.iter_mut().zip(operands) {
+        if let Some(operand) = operand {
+            *address = input(operand)?;
         }
-        // SAFETY: plain values that the shim keeps.
-        unsafe { rw_host_run_begin(self.seed, CALLS.get()) };
-        let mut workspace = Workspace::of(self.plan);
-        let mut addresses = Addresses {
-            x: input(x)?,
-            sides: [0; 2],
-            y: open(y.as_mut_ptr().cast(), bytes, Access::WriteOnce),
-            workspace: workspace.as_mut().map_or(0, Workspace::open),
-        };
-        for (address, side) in addresses.sides.iter_mut().zip(sides) {
-            *address = input(side)?;
-        }
-        // SAFETY: the addresses are of live allocations that match the problem, which was checked
-        // against their layouts; `y` is written by nobody else, and the shim has returned from the
-        // kernel, or given it up, when this returns. There is no stream.
-        let launched =
-            unsafe { launch::launch(self.problem, self.plan, &addresses, ptr::null_mut()) };
-        // SAFETY: it takes nothing.
-        let ended = unsafe { rw_host_run_end() };
-        launched
-            .and_then(|()| result::check(ended, self.problem))
-            .map_err(|err| candle_core::Error::msg(format!("{err}\n  plan: {}", self.plan)))?;
-        if !workspace.is_none_or(|w| w.counters_are_zero()) {
-            candle_core::bail!(
-                "the counters of the workspace are not 0 after {}",
-                self.plan
-            );
-        }
-        Ok(y)
     }
+    for (address, result) in addresses.results.iter_mut().zip(&mut results) {
+        *address = output(result)?;
+    }
+    // SAFETY: the addresses are of live allocations that match the problem, which was checked
+    // against their layouts; the results are written by nobody else, and the shim has returned from the
+    // kernel, or given it up, when this returns. There is no stream.
+    let launched = unsafe { launch::launch(problem, &plan, &addresses, ptr::null_mut()) };
+    // SAFETY: it takes nothing.
+    let ended = unsafe { rw_host_run_end() };
+    launched
+        .and_then(|()| result::check(ended, problem))
+        .map_err(|err| candle_core::Error::msg(format!("{err}\n  plan: {plan}")))?;
+    if !workspace.is_none_or(|w| w.counters_are_zero()) {
+        candle_core::bail!("the counters of the workspace are not 0 after {plan}");
+    }
+    Ok(results)
+}
+
+/// Memory for a result, of NaNs in the float formats: for an element that no thread writes.
+fn poisoned(dtype: DType, len: usize) -> Result<CpuStorage> {
+    fn of<T: WithDType>(len: usize) -> CpuStorage {
+        let mut data: Vec<T> = Vec::with_capacity(len);
+        // SAFETY: within the capacity, and any bits are a value of these types.
+        unsafe {
+            let bytes = data.as_mut_ptr().cast::<u8>();
+            bytes.write_bytes(0xff, len * size_of::<T>());
+            data.set_len(len);
+        }
+        T::to_cpu_storage_owned(data)
+    }
+    Ok(match dtype {
+        DType::F16 => of::<f16>(len),
+        DType::BF16 => of::<bf16>(len),
+        DType::F32 => of::<f32>(len),
+        DType::F64 => of::<f64>(len),
+        DType::U8 => of::<u8>(len),
+        DType::U32 => of::<u32>(len),
+        DType::I16 => of::<i16>(len),
+        DType::I32 => of::<i32>(len),
+        DType::I64 => of::<i64>(len),
+        other => candle_core::bail!("no kernel writes {other:?}"),
+    })
 }
 
 /// What a stream's workspace is to a kernel: counters that are 0, then memory that holds anything.
@@ -204,25 +202,35 @@ fn open(data: *const c_void, bytes: usize, access: Access) -> u64 {
     data.expose_provenance() as u64
 }
 
+/// Runs `$body` with `$data` as the typed vector of a storage, for the dtypes that kernels know.
+macro_rules! with_data {
+    ($storage:expr, $data:ident => $body:expr) => {
+        match $storage {
+            CpuStorage::U8($data) => $body,
+            CpuStorage::U32($data) => $body,
+            CpuStorage::I16($data) => $body,
+            CpuStorage::I32($data) => $body,
+            CpuStorage::I64($data) => $body,
+            CpuStorage::F16($data) => $body,
+            CpuStorage::BF16($data) => $body,
+            CpuStorage::F32($data) => $body,
+            CpuStorage::F64($data) => $body,
+            _ => candle_core::bail!("a storage of a dtype that no kernel takes"),
+        }
+    };
+}
+
 fn input(storage: &CpuStorage) -> Result<u64> {
-    fn of<T>(data: &[T]) -> u64 {
-        open(data.as_ptr().cast(), size_of_val(data), Access::Read)
-    }
-    Ok(match storage {
-        CpuStorage::U8(data) => of(data),
-        CpuStorage::U32(data) => of(data),
-        CpuStorage::I16(data) => of(data),
-        CpuStorage::I32(data) => of(data),
-        CpuStorage::I64(data) => of(data),
-        CpuStorage::F16(data) => of(data),
-        CpuStorage::BF16(data) => of(data),
-        CpuStorage::F32(data) => of(data),
-        CpuStorage::F64(data) => of(data),
-        other => candle_core::bail!(
-            "no kernel reads {:?}",
-            candle_core::backend::BackendStorage::dtype(other)
-        ),
-    })
+    Ok(with_data!(storage, data => {
+        open(data.as_ptr().cast(), size_of_val(data.as_slice()), Access::Read)
+    }))
+}
+
+fn output(storage: &mut CpuStorage) -> Result<u64> {
+    Ok(with_data!(storage, data => {
+        let bytes = size_of_val(data.as_slice());
+        open(data.as_mut_ptr().cast(), bytes, Access::WriteOnce)
+    }))
 }
 
 // tests/host_run/host_run.h

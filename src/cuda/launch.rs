@@ -9,15 +9,17 @@ use super::{result, sys};
 use crate::error::Result;
 use crate::exchange::{ClusterCombine, Exchange, ExchangeOp, Trial};
 use crate::plan::{Panel, Plan, Residency, Tier};
-use crate::problem::{Op, Problem, Rows};
+use crate::problem::{Op, Problem, Rows, MAX_OPERANDS, MAX_RESULTS};
 
 /// Device addresses of a launch. The first element of the allocation, not of the view: the offsets
 /// are in the problem.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Addresses {
     pub x: u64,
-    pub sides: [u64; 2],
-    pub y: u64,
+    /// Of the operands, in the order of [`Op::operands`]; 0 for those left out.
+    pub operands: [u64; MAX_OPERANDS],
+    /// Of the results, in the order of [`Op::results`].
+    pub results: [u64; MAX_RESULTS],
     /// The stream's workspace, where the plan needs one.
     pub workspace: u64,
 }
@@ -26,8 +28,8 @@ pub(super) struct Addresses {
 ///
 /// # Safety
 ///
-/// `addresses` are device addresses of allocations of the current context: of the input and the side
-/// inputs as the problem describes them, and of an output of [`Problem::output_len`] elements that
+/// `addresses` are device addresses of allocations of the current context: of the input and the operands
+/// as the problem describes them, and of results of [`Problem::result_len`] elements that
 /// nothing else reads or writes until the launch has run. All stay allocated until then.
 pub(super) unsafe fn launch(
     problem: &Problem,
@@ -101,8 +103,8 @@ pub(super) fn max_cluster() -> Result<usize> {
 pub(super) fn has_kernel(problem: &Problem, plan: &Plan) -> Result<()> {
     let addresses = Addresses {
         x: 0,
-        sides: [0; 2],
-        y: 0,
+        operands: [0; MAX_OPERANDS],
+        results: [0; MAX_RESULTS],
         workspace: 0,
     };
     // SAFETY: a dry run launches nothing and follows no address.
@@ -134,7 +136,6 @@ unsafe fn call(
             unsafe { sys::rw_softmax(&params, stream, dry) }
         }
         Op::RmsNorm { eps } | Op::LayerNorm { eps } => {
-            let side = |i: usize| address(addresses.sides[i], problem.sides[i], problem.dtype);
             let params = sys::rw_norm_params {
                 problem: p,
                 plan,
@@ -143,8 +144,6 @@ unsafe fn call(
                     _ => sys::rw_norm_kind::RW_LAYER_NORM,
                 },
                 eps,
-                weight: side(0),
-                bias: side(1),
             };
             unsafe { sys::rw_norm(&params, stream, dry) }
         }
@@ -190,25 +189,36 @@ fn address(base: u64, elements: usize, dtype: DType) -> *const c_void {
 }
 
 fn abi_problem(problem: &Problem, addresses: &Addresses) -> sys::rw_problem {
-    let Rows {
-        offset,
-        inner,
-        axis_stride,
-        sizes,
-        strides,
-    } = problem.input;
+    let operand = |i: usize| match problem.operands[i] {
+        Some(view) => sys::rw_operand {
+            dtype: abi_dtype(view.dtype),
+            rows: abi_rows(&view.rows, addresses.operands[i], view.dtype),
+        },
+        None => sys::rw_operand {
+            dtype: abi_dtype(problem.dtype),
+            rows: abi_rows(&Rows::contiguous(0, 0), 0, problem.dtype),
+        },
+    };
     sys::rw_problem {
         dtype: abi_dtype(problem.dtype),
         rows: problem.rows as i64,
         width: problem.width as i64,
-        x: sys::rw_rows {
-            data: address(addresses.x, offset, problem.dtype),
-            sizes: sizes.map(|v| v as i64),
-            strides: strides.map(|v| v as i64),
-            axis_stride: axis_stride as i64,
-            inner: inner as i64,
-        },
-        y: ptr::without_provenance_mut(addresses.y as usize),
+        bands: problem.bands as i64,
+        x: abi_rows(&problem.input, addresses.x, problem.dtype),
+        operands: std::array::from_fn(operand),
+        results: addresses
+            .results
+            .map(|result| ptr::without_provenance_mut(result as usize)),
+    }
+}
+
+fn abi_rows(view: &Rows, base: u64, dtype: DType) -> sys::rw_rows {
+    sys::rw_rows {
+        data: address(base, view.offset, dtype),
+        sizes: view.sizes.map(|v| v as i64),
+        strides: view.strides.map(|v| v as i64),
+        axis_stride: view.axis_stride as i64,
+        inner: view.inner as i64,
     }
 }
 
@@ -308,7 +318,7 @@ mod tests {
             for dtype in FLOAT_DTYPES {
                 for op in Op::ALL {
                     let side = Layout::contiguous(width);
-                    let sides = vec![(&side, dtype); op.sides().len()];
+                    let sides = vec![Some((&side, dtype)); op.operands().len()];
                     let problem =
                         Problem::new(op, &Layout::contiguous((7, width)), dtype, &sides).unwrap();
                     let device = DeviceLimits::H200;

@@ -15,5 +15,7 @@ const _: () = {
     assert!(RW_SPLIT_K_BLOCKS as usize == tuning::SPLIT_K_BLOCKS);
     assert!(RW_TILED_WARPS as usize == tuning::TILED_WARPS);
     assert!(RW_MAX_TEAMS as usize == tuning::MAX_TEAMS);
+    assert!(RW_MAX_OPERANDS as usize == crate::problem::MAX_OPERANDS);
+    assert!(RW_MAX_RESULTS as usize == crate::problem::MAX_RESULTS);
     assert!(RW_TEAM_BYTES as usize == tuning::TEAM_BYTES);
 };

@@ -233,8 +233,8 @@ impl<C: Context, B: RowBody> Kernel for Rows<'_, C, B> {
         let mut scratch = Scratch::take();
         let per_row = self.body.output_width(self.input.width).max(1);
         for (i, output) in self.output.chunks_exact_mut(per_row).enumerate() {
-            let input = self.input.row(self.first + i);
-            let mut row = Row::new(input, output, &mut scratch);
+            let index = self.first + i;
+            let mut row = Row::new(index, self.input.row(index), output, &mut scratch);
             self.body.run(&mut row, self.ctx);
             row.complete();
         }

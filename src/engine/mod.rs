@@ -169,7 +169,7 @@ mod launch;
 mod monoids;
 mod number;
 mod op;
-mod pages;
+pub(crate) mod pages;
 pub(crate) mod parallel;
 mod reducer;
 mod row;

@@ -13,6 +13,7 @@ use super::number::Number;
 /// depend on who walks which part.
 #[derive(Debug)]
 pub struct Row<'a, T: Element, U> {
+    index: usize,
     input: &'a [T],
     output: &'a mut [MaybeUninit<U>],
     /// How many leading elements of the output have been written.
@@ -22,16 +23,25 @@ pub struct Row<'a, T: Element, U> {
 
 impl<'a, T: Element, U: Copy + Default + Send> Row<'a, T, U> {
     pub(crate) fn new(
+        index: usize,
         input: &'a [T],
         output: &'a mut [MaybeUninit<U>],
         scratch: &'a mut Vec<T::Acc>,
     ) -> Self {
         Row {
+            index,
             input,
             output,
             written: 0,
             scratch,
         }
+    }
+
+    /// Which row of the launch it is: where its part of other operands is found. What is computed from
+    /// those may depend on it in no other way.
+    #[inline(always)]
+    pub fn index(&self) -> usize {
+        self.index
     }
 
     /// The length of the axis: how many elements the row has.

@@ -6,44 +6,62 @@ use std::sync::OnceLock;
 use candle_core::{DType, Result, Tensor};
 
 use super::{norm, reduce, softmax};
-use crate::problem::Op;
+use crate::problem::{is_float, Op};
 
 /// One backward pass, in a dtype wide enough to compute in: f32 for half types, else their own.
 pub(super) struct Backward {
     /// The input, of any strides.
     pub x: Tensor,
-    /// The side inputs, in the order of [`Op::sides`].
-    pub sides: Vec<Tensor>,
+    /// The operands, in the order of [`Op::operands`]; those of float dtypes widened like `x`.
+    pub operands: Vec<Option<Tensor>>,
     /// The result of the op, rounded to the dtype of the input.
     pub res: Tensor,
     /// The gradient of the loss with respect to the result; often broadcast or transposed.
     pub grad: Tensor,
     /// Whether `x` and `res` have been rounded to a half type before.
     pub is_half: bool,
-    /// Which gradients to compute: the input's, then the side inputs'.
+    /// Which gradients to compute: the input's, then the operands'.
     pub wanted: Vec<bool>,
 }
 
-/// The gradients of `op` with respect to its input and side inputs (`args`), given its result and
+impl Backward {
+    /// An operand that the op cannot do without.
+    pub fn operand(&self, index: usize) -> Result<&Tensor> {
+        match self.operands.get(index) {
+            Some(Some(operand)) => Ok(operand),
+            _ => candle_core::bail!("no operand {index} in the backward pass"),
+        }
+    }
+}
+
+/// The gradients of `op` with respect to its input and then to each operand, given its result and
 /// the gradient of that. `None` for those that nothing upstream asks for.
-pub(crate) fn gradient<const N: usize>(
+pub(crate) fn gradient(
     op: Op,
-    args: [&Tensor; N],
+    x: &Tensor,
+    operands: &[Option<&Tensor>],
     res: &Tensor,
     grad: &Tensor,
-) -> Result<[Option<Tensor>; N]> {
-    let wanted: Vec<bool> = args.iter().map(|arg| arg.track_op()).collect();
-    let dtypes = args.map(|arg| arg.dtype());
-    let [x, sides @ ..] = args.as_slice() else {
-        candle_core::bail!("{}: no input to differentiate by", op.name())
-    };
+) -> Result<Vec<Option<Tensor>>> {
+    let arguments = || std::iter::once(Some(x)).chain(operands.iter().copied());
+    let is_wanted = |arg: Option<&Tensor>| arg.is_some_and(|a| a.track_op() && is_float(a.dtype()));
+    let wanted: Vec<bool> = arguments().map(is_wanted).collect();
     if x.elem_count() == 0 {
         // Every gradient is a sum over nothing.
-        return zeros(args, &wanted);
+        let zeros = arguments().map(|arg| arg.filter(|_| is_wanted(arg)).map(Tensor::zeros_like));
+        return zeros.map(Option::transpose).collect();
+    }
+    if !keeps_graph() {
+        if let Some(grads) = fused_gradient(op, x, operands, res, grad, &wanted)? {
+            return Ok(grads);
+        }
     }
     let pass = Backward {
         x: widen(x)?,
-        sides: sides.iter().map(|s| widen(s)).collect::<Result<_>>()?,
+        operands: operands
+            .iter()
+            .map(|operand| operand.map(widen).transpose())
+            .collect::<Result<_>>()?,
         res: widen(res)?,
         grad: widen(grad)?,
         is_half: compute_dtype(x.dtype()) != x.dtype(),
@@ -70,19 +88,28 @@ pub(crate) fn gradient<const N: usize>(
             candle_core::bail!("{}: no derivative", op.name())
         }
     };
-    let mut narrowed = [const { None }; N];
-    for (slot, (grad, dtype)) in narrowed.iter_mut().zip(grads.into_iter().zip(dtypes)) {
-        *slot = grad.map(|g| g.to_dtype(dtype)).transpose()?;
-    }
-    Ok(narrowed)
+    let narrowed = grads.into_iter().zip(arguments());
+    narrowed
+        .map(|(grad, arg)| match (grad, arg) {
+            (Some(grad), Some(arg)) => grad.to_dtype(arg.dtype()).map(Some),
+            _ => Ok(None),
+        })
+        .collect()
 }
 
-fn zeros<const N: usize>(args: [&Tensor; N], wanted: &[bool]) -> Result<[Option<Tensor>; N]> {
-    let mut grads = [const { None }; N];
-    for ((slot, arg), wanted) in grads.iter_mut().zip(args).zip(wanted) {
-        *slot = wanted.then(|| arg.zeros_like()).transpose()?;
+/// The gradients by kernels of their own, which have no derivatives themselves: read each tensor once and
+/// round once. `None` for an op that has no such kernel.
+fn fused_gradient(
+    op: Op,
+    _x: &Tensor,
+    _operands: &[Option<&Tensor>],
+    _res: &Tensor,
+    _grad: &Tensor,
+    _wanted: &[bool],
+) -> Result<Option<Vec<Option<Tensor>>>> {
+    match op {
+        _ => Ok(None),
     }
-    Ok(grads)
 }
 
 fn compute_dtype(dtype: DType) -> DType {
@@ -92,9 +119,9 @@ fn compute_dtype(dtype: DType) -> DType {
     }
 }
 
-/// The tensor in the dtype to compute in. It leaves the graph, as candle's own gradients do, unless
-/// second derivatives are asked for: what is computed from it would otherwise stay in memory for as
-/// long as the gradient of a weight does.
+/// The tensor in the dtype to compute in, integers as they are. It leaves the graph, as candle's own
+/// gradients do, unless second derivatives are asked for: what is computed from it would otherwise stay
+/// in memory for as long as the gradient of a weight does.
 fn widen(t: &Tensor) -> Result<Tensor> {
     let t = if keeps_graph() { t.clone() } else { t.detach() };
     t.to_dtype(compute_dtype(t.dtype()))

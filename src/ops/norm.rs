@@ -83,11 +83,11 @@ fn norm(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
     let dtype = x.dtype();
     check(op, dtype, x.shape(), &[dims::index(op, x, D::Minus1)?])?;
     let is_half = matches!(dtype, DType::F16 | DType::BF16);
-    for (argument, side) in op.sides().iter().zip(sides) {
+    for (operand, side) in op.operands().iter().zip(sides) {
         if side.dtype() != dtype && !(is_half && side.dtype() == DType::F32) {
             return Err(Error::DTypeMismatch {
                 op: op.name(),
-                argument,
+                argument: operand.name,
                 expected: dtype,
                 got: side.dtype(),
                 shape: x.shape().clone(),
@@ -96,13 +96,14 @@ fn norm(op: Op, x: &Tensor, sides: &[&Tensor]) -> Result<Tensor> {
         }
     }
     if sides.iter().all(|side| side.dtype() == dtype) {
-        return apply(op, x, sides);
+        let sides: Vec<_> = sides.iter().copied().map(Some).collect();
+        return apply(op, x, &sides);
     }
     let wide = sides
         .iter()
         .map(|side| side.to_dtype(DType::F32))
         .collect::<Result<Vec<_>>>()?;
-    let wide: Vec<&Tensor> = wide.iter().collect();
+    let wide: Vec<_> = wide.iter().map(Some).collect();
     apply(op, &x.to_dtype(DType::F32)?, &wide)?.to_dtype(dtype)
 }
 
@@ -163,7 +164,7 @@ impl Normalised {
 /// dx and dweight.
 pub(super) fn rms_norm_gradient(pass: &Backward, eps: f64) -> Result<Vec<Option<Tensor>>> {
     let rows = Normalised::new(&pass.x, &root_eps(pass, eps)?)?;
-    let t = pass.grad.broadcast_mul(&pass.sides[0])?;
+    let t = pass.grad.broadcast_mul(pass.operand(0)?)?;
     Ok(vec![
         wanted(pass, 0, || rows.project(&t))?,
         wanted(pass, 1, || sum_rows(&(&pass.grad * &rows.hat)?))?,
@@ -173,7 +174,7 @@ pub(super) fn rms_norm_gradient(pass: &Backward, eps: f64) -> Result<Vec<Option<
 /// dx, dweight and dbias.
 pub(super) fn layer_norm_gradient(pass: &Backward, eps: f64) -> Result<Vec<Option<Tensor>>> {
     let rows = Normalised::centred(&pass.x, &root_eps(pass, eps)?)?;
-    let t = pass.grad.broadcast_mul(&pass.sides[0])?;
+    let t = pass.grad.broadcast_mul(pass.operand(0)?)?;
     let t = t.broadcast_sub(&mean_keepdim(&t)?)?;
     Ok(vec![
         wanted(pass, 0, || rows.project(&t))?,

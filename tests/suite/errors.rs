@@ -258,7 +258,12 @@ fn problems_built_by_hand() -> Result<()> {
     let w = x.narrow(1, 1, 1)?.squeeze(1)?.narrow(0, 0, 2)?;
     assert_eq!(w.stride(), [2]);
     let op = Op::RmsNorm { eps: 0. };
-    let problem = Problem::new(op, x.layout(), DType::F32, &[(w.layout(), DType::F32)]);
+    let problem = Problem::new(
+        op,
+        x.layout(),
+        DType::F32,
+        &[Some((w.layout(), DType::F32))],
+    );
     assert!(
         matches!(problem, Err(Error::NotPacked { .. })),
         "{problem:?}"

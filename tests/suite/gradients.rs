@@ -68,7 +68,7 @@ fn compare(
     check(&format!("{what} dx"), &dx, &expected.dx)?;
     assert_eq!(dx.dtype(), x.dtype(), "{what}");
     for (i, (var, expected)) in side_vars.iter().zip(&expected.sides).enumerate() {
-        let name = op.sides()[i];
+        let name = op.operands()[i].name;
         check(&format!("{what} d{name}"), of(&what, &grads, var), expected)?;
     }
     Ok(())

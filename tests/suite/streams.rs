@@ -29,7 +29,7 @@ fn launch(op: Op, x: &Tensor, y: &mut CudaStorage) -> Result<()> {
         anyhow::bail!("not on a GPU")
     };
     let problem = Problem::new(op, layout, x.dtype(), &[])?;
-    Ok(run_into(&problem, storage, &[], y)?)
+    Ok(run_into(&problem, storage, &[], &mut [y])?)
 }
 
 fn to_vec(y: &CudaStorage) -> Result<Vec<u32>> {

@@ -13,7 +13,7 @@ type Cut = (Tier, usize, usize, usize);
 
 fn cut(op: Op, dtype: DType, rows: usize, width: usize) -> Cut {
     let side = Layout::contiguous(width);
-    let sides = vec![(&side, dtype); op.sides().len()];
+    let sides = vec![Some((&side, dtype)); op.operands().len()];
     let problem = Problem::new(op, &Layout::contiguous((rows, width)), dtype, &sides).unwrap();
     let plan = Plan::select(&problem, &DeviceLimits::H200).unwrap();
     // Blocks have as many warps as the row has chunks: that they grow is no change of mind.

@@ -9,8 +9,10 @@
 
 namespace rowwise {
 
-// A row of the input, staged on chip by the first walk that loads it.
-template <class Ctx, class T>
+// A row of the input, staged on chip by the first walk that loads it. A body that keeps several rows numbers
+// them by `which`, and has as many kCachedRows. With MayRepeat, the row may be one value that stands for
+// all of it (axis stride 0).
+template <class Ctx, class T, bool MayRepeat = false>
 class RowCache {
     static constexpr int W = kVectorElements<T>;
     static constexpr int V = Ctx::TileT::kVectors;
@@ -18,16 +20,19 @@ class RowCache {
 
 public:
     // Elements past the end of the row read as `pad`.
-    RW_DEVICE RowCache(const Row& row, i64 axis_size, Ctx& ctx, const InputRows<T>& input, T pad)
+    RW_DEVICE RowCache(const Row& row, i64 axis_size, Ctx& ctx, const InputRows<T>& input, T pad,
+                       int which = 0)
         : row_(Ctx::kTiled ? nullptr : input.row(row.exists ? row.index : 0)),
           aligned_(is_vector_aligned(row_)),
+          repeats_(MayRepeat && input.axis_stride == 0),
           pad_(pad),
+          which_(which),
           ctx_(&ctx),
           born_(ctx.walks) {
         if constexpr (Ctx::kTiled && Ctx::kResident) {
             load_panel(ctx.own_tile(row, axis_size));
         } else if constexpr (Ctx::kResident) {
-            load_tile<Reuse::kNone>(held_, row_, aligned_, ctx.own_tile(row, axis_size), pad_);
+            read<Reuse::kNone>(ctx.own_tile(row, axis_size));
         }
     }
 
@@ -75,6 +80,24 @@ public:
     }
 
 private:
+    template <Reuse R>
+    RW_DEVICE void read(const typename Ctx::TileT& tile) {
+        if constexpr (MayRepeat) {
+            if (repeats_) {
+                const T value = tile.left > 0 ? *row_ : pad_;
+#pragma unroll
+                for (int j = 0; j < V; ++j) {
+#pragma unroll
+                    for (int w = 0; w < W; ++w) {
+                        put_element(held_[j], w, tile.has(j * W + w) ? value : pad_);
+                    }
+                }
+                return;
+            }
+        }
+        load_tile<R>(held_, row_, aligned_, tile, pad_);
+    }
+
     RW_DEVICE void load_panel(const typename Ctx::TileT& tile) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
@@ -97,13 +120,13 @@ private:
         const i64 place = tile.chunk - ctx_->first_chunk;
         if (place >= ctx_->shared.staged) {
             // Read again in every walk: ask the caches to keep it.
-            load_tile<Reuse::kByOtherRows>(held_, row_, aligned_, tile, pad_);
+            read<Reuse::kByOtherRows>(tile);
             return;
         }
         Word4* stage = reinterpret_cast<Word4*>(ctx_->shared.base + ctx_->shared.stage_offset) +
-                       place * (V * kWarpSize) + tile.lane;
+                       (which_ * ctx_->shared.staged + place) * (V * kWarpSize) + tile.lane;
         if (ctx_->walks == born_) {
-            load_tile<Reuse::kNone>(held_, row_, aligned_, tile, pad_);
+            read<Reuse::kNone>(tile);
 #pragma unroll
             for (int j = 0; j < V; ++j) {
                 stage[j * kWarpSize] = held_[j].raw;
@@ -118,7 +141,9 @@ private:
 
     const T* row_;
     bool aligned_;
+    bool repeats_;
     T pad_;
+    int which_;
     Ctx* ctx_;
     int born_;
     Vector<T> held_[V];
@@ -241,6 +266,62 @@ private:
 
     const T* data_;
     bool aligned_;
+};
+
+// A row of any element type that is read where it is needed and not kept, for rows of W elements a vector: a
+// mask, a residual. Or one value that stands for all of it. Read like a SideInput.
+template <class E, int W>
+class OperandRow {
+    // Of an access: whole 16-byte words, or what the vector has.
+    static constexpr int kBytes = W * static_cast<int>(sizeof(E));
+    static constexpr int kAlign = kBytes < kVectorBytes ? kBytes : kVectorBytes;
+
+public:
+    struct Values {
+        accum_t<E> at[W];
+    };
+
+    RW_DEVICE OperandRow(const Row& row, const InputRows<E>& rows)
+        : row_(rows.row(row.exists ? row.index : 0)), repeats_(rows.axis_stride == 0) {}
+
+    RW_DEVICE bool aligned() const {
+        return repeats_ || reinterpret_cast<u64>(row_) % kAlign == 0;
+    }
+
+    // 0 past the end of the row.
+    template <class TileT>
+    RW_DEVICE Values load(const TileT& part) const {
+        Values v;
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+            v.at[w] = w < part.left ? widen(row_[repeats_ ? 0 : part.first + w]) : accum_t<E>(0);
+        }
+        return v;
+    }
+
+    // The same of a vector that the row has all of, where the row is aligned.
+    template <class TileT>
+    RW_DEVICE Values load_whole(const TileT& part) const {
+        E elements[W];
+        if (repeats_) {
+#pragma unroll
+            for (int w = 0; w < W; ++w) {
+                elements[w] = *row_;
+            }
+        } else {
+            __builtin_memcpy(elements, __builtin_assume_aligned(row_ + part.first, kAlign), kBytes);
+        }
+        Values v;
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+            v.at[w] = widen(elements[w]);
+        }
+        return v;
+    }
+
+private:
+    const E* row_;
+    bool repeats_;
 };
 
 // Writes a tile of the output, vector by vector: `compute(e, side values at e...)` gives the value

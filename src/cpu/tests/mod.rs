@@ -52,6 +52,13 @@ fn bits(storage: &CpuStorage) -> Vec<u64> {
     }
 }
 
+/// The one result of a run.
+fn one(results: Result<Vec<CpuStorage>>) -> CpuStorage {
+    let mut results = results.unwrap();
+    assert_eq!(results.len(), 1);
+    results.remove(0)
+}
+
 /// An input with its sides.
 struct Inputs {
     x: CpuStorage,
@@ -83,12 +90,12 @@ impl Inputs {
 
     fn problem(&self, op: Op, layout: &Layout) -> Problem {
         let side = Layout::contiguous(self.width);
-        let sides = vec![(&side, self.x.dtype()); op.sides().len()];
+        let sides = vec![Some((&side, self.x.dtype())); op.operands().len()];
         Problem::new(op, layout, self.x.dtype(), &sides).unwrap()
     }
 
-    fn sides(&self, op: Op) -> Vec<&CpuStorage> {
-        [&self.weight, &self.bias][..op.sides().len()].to_vec()
+    fn sides(&self, op: Op) -> Vec<Option<&CpuStorage>> {
+        [Some(&self.weight), Some(&self.bias)][..op.operands().len()].to_vec()
     }
 
     fn layout(&self) -> Layout {
@@ -101,12 +108,12 @@ impl Inputs {
     }
 
     fn run_layout(&self, op: Op, layout: &Layout) -> CpuStorage {
-        run(&self.problem(op, layout), &self.x, &self.sides(op)).unwrap()
+        one(run(&self.problem(op, layout), &self.x, &self.sides(op)))
     }
 
     fn run_isa(&self, op: Op, isa: impl Isa) -> CpuStorage {
         let problem = self.problem(op, &self.layout());
-        run_on(isa, &problem, &self.x, &self.sides(op)).unwrap()
+        one(run_on(isa, &problem, &self.x, &self.sides(op)))
     }
 }
 

@@ -120,11 +120,11 @@ pub fn suited(op: Op, values: Vec<f64>, width: usize) -> Vec<f64> {
 
 /// Weights around 1, biases around 0, for rows of `width`.
 pub fn sides(op: Op, width: usize, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
-    op.sides()
+    op.operands()
         .iter()
         .enumerate()
-        .map(|(i, name)| {
-            let centre = if *name == "weight" { 1. } else { 0. };
+        .map(|(i, operand)| {
+            let centre = if operand.name == "weight" { 1. } else { 0. };
             let v: Vec<f64> = normal(900 + i as u64, width)
                 .iter()
                 .map(|v| centre + 0.5 * v)

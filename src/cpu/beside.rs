@@ -1,0 +1,64 @@
+//! Results that a body writes beside the one that its rows are emitted to.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use crate::engine::{pages, Element, Row};
+
+/// A result with so many values for each row, in the order of the rows, which bodies fill one row at a
+/// time while the engine runs them.
+#[allow(dead_code)]
+pub(super) struct Beside<'a, U> {
+    values: *mut MaybeUninit<U>,
+    rows: usize,
+    per_row: usize,
+    memory: PhantomData<&'a mut [MaybeUninit<U>]>,
+}
+
+// SAFETY: it gives out parts of memory that it holds by `&mut`, to whoever has the row that a part belongs
+// to; see `row`.
+unsafe impl<U: Send> Send for Beside<'_, U> {}
+unsafe impl<U: Send> Sync for Beside<'_, U> {}
+
+#[allow(dead_code)]
+impl<'a, U> Beside<'a, U> {
+    /// Memory of `rows` times `per_row` values; `None` if it is of another length.
+    pub fn new(values: &'a mut [MaybeUninit<U>], rows: usize, per_row: usize) -> Option<Self> {
+        (values.len() == rows.checked_mul(per_row)?).then_some(Beside {
+            values: values.as_mut_ptr(),
+            rows,
+            per_row,
+            memory: PhantomData,
+        })
+    }
+
+    /// The values of a row.
+    ///
+    /// # Safety
+    /// Nothing else that this was called for the same row is alive: a launch runs each row once, so a body
+    /// may call it once a run.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn row<T: Element, V: Copy + Default + Send>(
+        &self,
+        row: &Row<'_, T, V>,
+    ) -> &mut [MaybeUninit<U>] {
+        assert!(row.index() < self.rows);
+        // SAFETY: within the memory, whose parts of different rows do not meet; that of this row is
+        // borrowed once, says the caller.
+        unsafe {
+            let start = self.values.add(row.index() * self.per_row);
+            std::slice::from_raw_parts_mut(start, self.per_row)
+        }
+    }
+}
+
+/// Memory for a result of `len` values, to be filled and then taken for what it is.
+#[allow(dead_code)]
+pub(super) fn memory<U>(len: usize) -> Result<Vec<U>, std::collections::TryReserveError> {
+    let mut values = Vec::new();
+    let size = size_of::<U>().max(1);
+    values.try_reserve_exact(pages::room_for(len.saturating_mul(size)) / size)?;
+    pages::advise(values.spare_capacity_mut());
+    Ok(values)
+}
