@@ -5,5 +5,6 @@ mod layer_norm;
 mod loss;
 mod names;
 mod sampling;
+mod swapping;
 
 type TensorResult = candle_core::Result<crate::common::Tensor>;
