@@ -62,7 +62,7 @@ impl GroupNorm {
         num_groups: usize,
         eps: f64,
     ) -> Result<Self> {
-        if num_groups == 0 || num_channels % num_groups != 0 {
+        if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
             return Err(Error::Groups {
                 op: OP,
                 groups: num_groups,
