@@ -21,7 +21,7 @@ mod train;
 #[path = "../common/weights.rs"]
 mod weights;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
@@ -169,36 +169,18 @@ fn main() -> Result<()> {
     let twin = args.compare.then(|| run(THEIRS, RowOps::CandleComposed));
     let theirs = twin.transpose()?;
 
-    // The twin's curve lies under ours, and is wide enough to be seen there.
-    let mut curves = Vec::new();
-    if let Some(theirs) = &theirs {
-        curves.push(Curve {
-            name: THEIRS,
-            color: RGBColor(250, 180, 90),
-            width: 5,
-            losses: &theirs.losses,
-        });
-    }
-    curves.push(Curve {
-        name: OURS,
-        color: RGBColor(0, 90, 181),
-        width: 1,
-        losses: &ours.losses,
-    });
-    chart::draw(&args.chart, &curves)?;
-    println!("Loss curve: {}\n", args.chart.display());
-
-    let first = text.first();
     let ids = sample::sample(
         &ours.gpt,
         &config,
-        first,
+        text.first(),
         args.sample,
         TEMPERATURE,
         args.seed,
         &device,
     )?;
     println!("{}\n", text.decode(&ids));
+    draw(&args.chart, &ours, theirs.as_ref())?;
+    println!("Loss curve: {}\n", args.chart.display());
     match theirs {
         None => Ok(()),
         Some(theirs) => compare(&ours, &theirs, &device),
@@ -243,6 +225,24 @@ fn with_bar(
     table.row(["of what is held out".into(), shown(before), shown(after)]);
     println!("{table}");
     Ok(trained)
+}
+
+fn draw(path: &Path, ours: &Trained, theirs: Option<&Trained>) -> Result<()> {
+    // The twin's curve lies under ours, and is wide enough to be seen there.
+    let theirs = theirs.map(|theirs| Curve {
+        name: THEIRS,
+        color: RGBColor(250, 180, 90),
+        width: 5,
+        losses: &theirs.losses,
+    });
+    let ours = Curve {
+        name: OURS,
+        color: RGBColor(0, 90, 181),
+        width: 1,
+        losses: &ours.losses,
+    };
+    let curves: Vec<_> = theirs.into_iter().chain([ours]).collect();
+    chart::draw(path, &curves)
 }
 
 /// Prints how far the two curves are apart.

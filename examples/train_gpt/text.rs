@@ -21,7 +21,7 @@ impl Text {
         characters.sort();
         characters.dedup();
         // Both parts must hold a window and what follows it.
-        let least = 10 * (context + 1);
+        let least = context.saturating_add(1).saturating_mul(10);
         ensure!(
             text.len() >= least,
             "a context of {context} needs a text of {least} characters at least, this one has {}",

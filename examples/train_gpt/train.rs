@@ -50,7 +50,7 @@ pub fn train(
     let mut optimizer = AdamW::new(map.all_vars(), ParamsAdamW::default())?;
     let mut random = StdRng::seed_from_u64(plan.seed.wrapping_add(1));
 
-    let (ids, following) = text.held_out(4 * plan.batch, config.context, device)?;
+    let (ids, following) = text.held_out(plan.batch.saturating_mul(4), config.context, device)?;
     let held_out = || gpt.loss(&ids, &following)?.to_scalar::<f32>();
     let before = held_out()?;
     let mut losses = Vec::with_capacity(plan.steps);
