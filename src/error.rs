@@ -141,6 +141,60 @@ pub enum Error {
         shape: Shape,
     },
 
+    /// A tensor has another number of dims than the call is defined for.
+    #[error("{op}: {argument} of shape {shape:?} must have {expected}")]
+    WrongRank {
+        /// The op, by name.
+        op: &'static str,
+        /// The argument, by name.
+        argument: &'static str,
+        /// What would do.
+        expected: &'static str,
+        /// The shape of the argument.
+        shape: Shape,
+    },
+
+    /// Channels cannot be shared evenly by so many groups.
+    #[error("{op}: {channels} channels cannot be split into {groups} equal groups")]
+    Groups {
+        /// The op, by name.
+        op: &'static str,
+        /// How many groups were asked for.
+        groups: usize,
+        /// How many channels there are.
+        channels: usize,
+    },
+
+    /// Indices are of a dtype that is none.
+    #[error("{op}: {argument} of shape {shape:?} has dtype {got:?}; indices are u8, u32 or i64")]
+    IndexDType {
+        /// The op, by name.
+        op: &'static str,
+        /// The argument, by name.
+        argument: &'static str,
+        /// What it was.
+        got: DType,
+        /// The shape of the argument.
+        shape: Shape,
+    },
+
+    /// The target of a row is no class.
+    #[error(
+        "{op}: the target of row {row} is {target}, the input of shape {shape:?} has {classes} classes"
+    )]
+    TargetOutOfRange {
+        /// The op, by name.
+        op: &'static str,
+        /// The first such row.
+        row: usize,
+        /// Its target.
+        target: i64,
+        /// How many classes there are, from 0 up.
+        classes: usize,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
     /// An op on vectors of the ranks of clusters was given another number of dims.
     #[error("{op}: shape {shape:?} must have three dims: clusters, ranks of a cluster, width")]
     NotClusters {

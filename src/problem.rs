@@ -509,7 +509,7 @@ pub struct Problem {
 
 /// Dtypes that every op takes.
 pub const FLOAT_DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
-const FLOAT_DTYPE_NAMES: &str = "f16, bf16, f32, f64";
+pub(crate) const FLOAT_DTYPE_NAMES: &str = "f16, bf16, f32, f64";
 
 /// Dtypes that some reductions take beside those (see [`Op::takes_integers`]).
 pub const INTEGER_DTYPES: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];

@@ -24,3 +24,4 @@ mod streams;
 mod tensor;
 #[cfg(any(feature = "cuda", feature = "host-kernels"))]
 mod tiers;
+mod training;

@@ -2,6 +2,7 @@
 //! answer. A test is named by the id of its case; where a case also speaks of ops that this crate
 //! does not have yet, the comment says which.
 
+mod arguments;
 mod big;
 mod empty;
 mod gradients;

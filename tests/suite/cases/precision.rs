@@ -1,5 +1,7 @@
 //! P: accumulation, saturation, dtypes.
 
+use candle_core::Module;
+use candle_rowwise::nn::GroupNorm;
 use candle_rowwise::ops;
 
 use super::{gradient_of, var};
@@ -111,10 +113,20 @@ fn p05(device: &Device) -> Result<()> {
     }
     let y = ops::rms_norm(&rows(2f64.powi(-12))?, &w, 1e-6)?;
     let expected = float::round(dtype, 0.23717457);
-    assert_same("rms_norm of 2^-12", &y, &[expected; 16])
+    assert_same("rms_norm of 2^-12", &y, &[expected; 16])?;
+
+    // The same rows as the groups of four channels each.
+    for (v, eps) in [(0., 1e-12), (3., 1e-12), (2f64.powi(-12), 1e-6)] {
+        let x = rows(v)?.reshape((1, 8, 2))?;
+        let y = GroupNorm::new(w.clone(), b.clone(), 8, 2, eps)?.forward(&x)?;
+        let bias: Vec<f64> = values(&b)?.iter().flat_map(|b| [*b; 2]).collect();
+        assert_same(&format!("group_norm of {v}"), &y, &bias)?;
+    }
+    Ok(())
 }
 
-/// The normaliser is not added to a large number and lost. (cross_entropy does not exist here yet.)
+/// The normaliser is not added to a large number and lost. (Of cross_entropy: in
+/// the tests of losses.)
 fn p06(device: &Device) -> Result<()> {
     let x = tensor(&[1e8, 1e8], (1, 2), DType::F32, device)?;
     let ln2 = std::f64::consts::LN_2;

@@ -1,5 +1,8 @@
 //! V: variance and normalisation numerics.
 
+use candle_core::Module;
+use candle_rowwise::nn::GroupNorm;
+
 use super::{gradient_of, var};
 use crate::common::ops::{run, side_values};
 use crate::common::*;
@@ -79,7 +82,7 @@ fn v01(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Rows whose squares are no f32: right values and gradients. (group_norm does not exist here yet.)
+/// Rows whose squares are no f32: right values and gradients.
 fn v02(device: &Device) -> Result<()> {
     let huge = [1e30, 2e30, 3e30, 4e30];
     let other = [1e25, -1e25, 2e25, 0.];
@@ -129,7 +132,27 @@ fn v02(device: &Device) -> Result<()> {
     assert_close("std", &right(std, &huge, device)?, &[1.1180340e30], 1e-7)?;
     let x = tensor(&huge, (1, 4), DType::F32, device)?;
     let var = candle_rowwise::ops::var(&x, 1, 0)?;
-    assert_same("var", &var, &[f64::INFINITY])
+    assert_same("var", &var, &[f64::INFINITY])?;
+    v02_group_norm(device)
+}
+
+/// The same rows as groups of two channels.
+fn v02_group_norm(device: &Device) -> Result<()> {
+    let known = [1e30, 1e-30].map(|m| [m, 2. * m, 3. * m, 4. * m]);
+    let x = var(&known.concat(), (1, 4, 2), DType::F32, device)?;
+    let [w, b] = [1., 0.].map(|v| var(&[v; 4], 4, DType::F32, device));
+    let (w, b) = (w?, b?);
+    let (wt, bt) = (w.as_tensor().clone(), b.as_tensor().clone());
+    let y = GroupNorm::new(wt, bt, 4, 2, 0.)?.forward(&x)?;
+    let row = [-1.3416408, -0.4472136, 0.4472136, 1.3416408];
+    assert_close("group_norm", &y, &row.repeat(2), 1e-6)?;
+    let g = tensor(&normal(61, 8), (1, 4, 2), DType::F32, device)?;
+    let grads = (y * g)?.sum_all()?.backward()?;
+    for var in [&x, &w, &b] {
+        let grad = values(&gradient_of(&grads, var))?;
+        assert!(grad.iter().all(|v| v.is_finite()), "{grad:?}");
+    }
+    Ok(())
 }
 
 on_devices! {

@@ -1,4 +1,4 @@
-//! The drop-ins: candle_nn's signatures, its answers where it is right, and its ways to load.
+//! `LayerNorm` and `RmsNorm`: every form of them, and what a VarBuilder makes.
 
 use std::collections::HashMap;
 
@@ -6,68 +6,11 @@ use candle_core::Module;
 use candle_nn::{VarBuilder, VarMap};
 use candle_rowwise::nn;
 
+use super::TensorResult;
 use crate::common::data::h_values;
 use crate::common::ops::DTYPES;
 use crate::common::*;
-
-type TensorResult = candle_core::Result<Tensor>;
-
-/// Each pair is coerced to one type, so that a signature that drifts does not compile.
-#[test]
-fn signatures_are_those_of_candle_nn() {
-    use candle_core::Result;
-    let _: [fn(&Tensor, usize) -> TensorResult; 2] =
-        [candle_nn::ops::softmax::<usize>, nn::ops::softmax::<usize>];
-    let _: [fn(&Tensor, D) -> TensorResult; 2] =
-        [candle_nn::ops::log_softmax::<D>, nn::ops::log_softmax::<D>];
-    let _: [fn(&Tensor) -> TensorResult; 2] =
-        [candle_nn::ops::softmax_last_dim, nn::ops::softmax_last_dim];
-    let _: [fn(&Tensor, &Tensor, f32) -> TensorResult; 4] = [
-        candle_nn::ops::rms_norm,
-        candle_nn::ops::rms_norm_slow,
-        nn::ops::rms_norm,
-        nn::ops::rms_norm_slow,
-    ];
-    type WithBias = fn(&Tensor, &Tensor, &Tensor, f32) -> TensorResult;
-    let _: [WithBias; 4] = [
-        candle_nn::ops::layer_norm,
-        candle_nn::ops::layer_norm_slow,
-        nn::ops::layer_norm,
-        nn::ops::layer_norm_slow,
-    ];
-    // The same type, not one like it: a config made for the one is taken by the other.
-    let _: nn::LayerNormConfig = candle_nn::LayerNormConfig::default();
-
-    macro_rules! methods_of {
-        ($layers:ident) => {{
-            use $layers::{LayerNorm, LayerNormConfig, RmsNorm};
-            let _: fn(Tensor, Tensor, f64) -> LayerNorm = LayerNorm::new;
-            let _: fn(Tensor, f64) -> LayerNorm = LayerNorm::new_no_bias;
-            let _: fn(Tensor, f64) -> LayerNorm = LayerNorm::rms_norm;
-            let _: fn(&LayerNorm) -> &Tensor = LayerNorm::weight;
-            let _: fn(&LayerNorm) -> Option<&Tensor> = LayerNorm::bias;
-            let _: fn(&LayerNorm) -> f64 = LayerNorm::eps;
-            let _: fn(&LayerNorm) -> bool = LayerNorm::remove_mean;
-            let _: fn(&LayerNorm, &Tensor) -> TensorResult = <LayerNorm as Module>::forward;
-            let _: fn(Tensor, f64) -> RmsNorm = RmsNorm::new;
-            let _: fn(RmsNorm) -> LayerNorm = RmsNorm::into_inner;
-            let _: fn(&RmsNorm) -> &Tensor = RmsNorm::weight;
-            let _: fn(&RmsNorm) -> f64 = RmsNorm::eps;
-            let _: fn(&RmsNorm, &Tensor) -> TensorResult = RmsNorm::forward_diff;
-            let _: fn(&RmsNorm, &Tensor) -> TensorResult = <RmsNorm as Module>::forward;
-            let _: fn(usize, f64, VarBuilder) -> Result<LayerNorm> = $layers::layer_norm::<f64>;
-            let _: fn(usize, LayerNormConfig, VarBuilder) -> Result<LayerNorm> =
-                $layers::layer_norm::<LayerNormConfig>;
-            let _: fn(usize, f64, VarBuilder) -> Result<LayerNorm> = $layers::layer_norm_no_bias;
-            let _: fn(usize, f64, VarBuilder) -> Result<RmsNorm> = $layers::rms_norm;
-            fn is_layer<T: Clone + std::fmt::Debug + Send + Sync>() {}
-            is_layer::<LayerNorm>();
-            is_layer::<RmsNorm>();
-        }};
-    }
-    methods_of!(candle_nn);
-    methods_of!(nn);
-}
+use crate::errors::assert_error;
 
 /// Layers of every kind on layouts of every kind, against the reference, with gradients.
 fn layers(device: &Device) -> Result<()> {
@@ -228,7 +171,31 @@ fn loading(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// That form checks both of its tensors, as the ops do that the others are.
+fn sides_without_mean(device: &Device) -> Result<()> {
+    let config = nn::LayerNormConfig {
+        remove_mean: false,
+        ..Default::default()
+    };
+    let x = tensor(&h_values(8), (2, 4), DType::F32, device)?;
+    let layer = |weight: &Tensor, bias: &Tensor| {
+        let named = [("weight", weight), ("bias", bias)];
+        let tensors = named.map(|(name, t)| (name.to_string(), t.clone()));
+        let vb = VarBuilder::from_tensors(HashMap::from(tensors), weight.dtype(), device);
+        nn::layer_norm(weight.elem_count(), config, vb)?.forward(&x)
+    };
+    let of = |n: usize, dtype| Tensor::zeros(n, dtype, device);
+    let (four, eight) = (of(4, DType::F32)?, of(8, DType::F32)?);
+    layer(&four, &four)?;
+    let parts = ["rms-norm", "weight", "[8]", "[2, 4]", "[4]"];
+    assert_error(layer(&eight, &eight), &parts);
+    let wide = of(4, DType::F64)?;
+    assert_error(layer(&wide, &wide), &["rms-norm", "weight", "F64", "F32"]);
+    Ok(())
+}
+
 on_devices! {
+    sides_without_mean: sides_without_mean_cpu, sides_without_mean_cuda;
     layers: layers_cpu, layers_cuda;
     bias_without_mean: bias_without_mean_cpu, bias_without_mean_cuda;
     loading: loading_cpu, loading_cuda;
