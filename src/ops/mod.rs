@@ -34,6 +34,7 @@
 mod cluster;
 mod dims;
 mod gradient;
+mod loss;
 mod norm;
 mod reduce;
 mod softmax;
@@ -45,6 +46,7 @@ pub use crate::exchange::Trial;
 pub use cluster::cluster_trial;
 pub use cluster::{cluster_allgather, cluster_allreduce};
 pub(crate) use gradient::gradient;
+pub use loss::{cross_entropy, cross_entropy_with_gradient, CrossEntropyOptions, Reduction};
 pub use norm::{layer_norm, rms_norm};
 pub use reduce::{
     abs_max, abs_max_keepdim, all, all_keepdim, any, any_keepdim, argmax, argmax_keepdim, argmin,
