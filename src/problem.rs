@@ -234,8 +234,8 @@ impl Op {
     pub const fn operands(&self) -> &'static [Operand] {
         const WEIGHT: Operand = Operand::vector("weight");
         const BIAS: Operand = Operand::vector("bias");
-        const TARGETS: Operand = Operand::values("targets")
-            .of(OperandDType::OneOf(&[DType::U32, DType::I64]));
+        const TARGETS: Operand =
+            Operand::values("targets").of(OperandDType::OneOf(&[DType::U32, DType::I64]));
         const CLASS_WEIGHTS: Operand = Operand::vector("class weights")
             .of(OperandDType::Accumulator)
             .or_none();
@@ -249,9 +249,7 @@ impl Op {
             Op::RmsNorm { .. } => &[WEIGHT],
             Op::LayerNorm { .. } => &[WEIGHT, BIAS],
             Op::CrossEntropy(_) => &[TARGETS, CLASS_WEIGHTS, WEIGHT_SUM],
-            Op::CrossEntropyWithGradient(_) => {
-                &[TARGETS, CLASS_WEIGHTS, WEIGHT_SUM, SCALES]
-            }
+            Op::CrossEntropyWithGradient(_) => &[TARGETS, CLASS_WEIGHTS, WEIGHT_SUM, SCALES],
             Op::CrossEntropyGradient(_) => {
                 &[TARGETS, CLASS_WEIGHTS, FACTORS, STATISTICS, STATISTICS]
             }
@@ -398,9 +396,7 @@ impl Operand {
     pub fn shape(&self, op: Op, shape: &Shape) -> Shape {
         let mut dims = shape.dims().to_vec();
         match self.kind {
-            OperandKind::Vector => {
-                Shape::from(op.vector_len(dims.last().copied().unwrap_or(1)))
-            }
+            OperandKind::Vector => Shape::from(op.vector_len(dims.last().copied().unwrap_or(1))),
             OperandKind::Rows => shape.clone(),
             OperandKind::Values => {
                 if let Some(last) = dims.last_mut() {

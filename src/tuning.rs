@@ -48,11 +48,14 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 /// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
 /// shift, does not.
 ///
-/// Likewise the gradient of cross-entropy of f32: 8 bytes.
+/// Likewise cross-entropy of f64 (12 bytes), and its gradient of f32 (8) and f64 (108).
 pub fn has_split_k(op: Op, dtype: DType, vectors: usize) -> bool {
     let spills = match op {
         Op::Softmax => dtype == DType::F16,
-        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => dtype == DType::F32,
+        Op::CrossEntropy(_) => dtype == DType::F64,
+        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => {
+            matches!(dtype, DType::F32 | DType::F64)
+        }
         _ => false,
     };
     !(spills && vectors == 8)

@@ -156,7 +156,8 @@ struct CrossEntropy {
     using State = Pair<Exponentials, Sum<A>>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr bool kTakesColumns = false;
-    static constexpr int kMostSplitVectors = 8;
+    // Of f64, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
+    static constexpr int kMostSplitVectors = sizeof(T) == 8 ? 4 : 8;
 
     InputRows<T> x;
     InputRows<u32> targets;  // words; two for an i64
@@ -347,9 +348,10 @@ template <class T>
 struct CrossEntropyGradientBody : CrossEntropy<T> {
     using A = accum_t<T>;
     static constexpr bool kEmitsRow = true;
-    // Of f32, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
-    static constexpr int kMostSplitVectors = sizeof(T) == 4 ? 4 : 8;
+    // Of f32 and f64, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
+    static constexpr int kMostSplitVectors = sizeof(T) >= 4 ? 4 : 8;
     static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2};
+    static constexpr int kF64Blocks = 1;
 
     T* y;
     A* losses;

@@ -43,11 +43,7 @@ fn soft_capped<A: Float>(x: A, cap: A) -> (A, A) {
     }
     let near = u.mul(series.mul_add(square, A::ONE));
     let far = A::ONE.sub(e).mul(inverse);
-    let far = if u < A::ZERO {
-        A::ZERO.sub(far)
-    } else {
-        far
-    };
+    let far = if u < A::ZERO { A::ZERO.sub(far) } else { far };
     let bent = if magnitude < A::from_f64(0.25) {
         near
     } else {
@@ -203,10 +199,7 @@ impl<A: Float> Loss<'_, A> {
         let sums = engine::reduce_into(
             row,
             ctx,
-            (
-                engine::Sum::<A>::identity(),
-                engine::Sum::<A>::identity(),
-            ),
+            (engine::Sum::<A>::identity(), engine::Sum::<A>::identity()),
             #[inline(always)]
             |(sum, distances): &mut (engine::Sum<A>, engine::Sum<A>), x| {
                 let z = self.capped(x);
@@ -326,10 +319,7 @@ impl<T: Dtype> RowBody for Losses<'_, T> {
         let (loss, statistics) = match logit {
             None => {
                 let zero = T::Accumulator::ZERO;
-                (
-                    Loss::<T::Accumulator>::uncounted(&target),
-                    [zero, zero],
-                )
+                (Loss::<T::Accumulator>::uncounted(&target), [zero, zero])
             }
             Some(logit) => {
                 let logit = self.loss.target_logit(ctx, logit);
@@ -387,10 +377,7 @@ impl<T: Dtype> RowBody for Gradient<'_, T> {
         let target = loss.target(row.index());
         let nothing = Loss::<T::Accumulator>::uncounted(&target);
         let first = |rows: &OperandRows<'_, T::Accumulator>| {
-            rows.row(row.index())
-                .first()
-                .copied()
-                .unwrap_or(Float::NAN)
+            rows.row(row.index()).first().copied().unwrap_or(Float::NAN)
         };
         let scale = self.scales.as_ref().map_or(T::Accumulator::ONE, first);
         let (max, factor) = match &self.statistics {
@@ -493,9 +480,7 @@ where
     match problem.op {
         Op::CrossEntropy(options)
         | Op::CrossEntropyWithGradient(options)
-        | Op::CrossEntropyGradient(options) => {
-            run_loss(isa, problem, x, operands, &options)
-        }
+        | Op::CrossEntropyGradient(options) => run_loss(isa, problem, x, operands, &options),
         Op::TargetWeights {
             classes,
             ignore_index,
@@ -509,7 +494,9 @@ where
             let body = TargetWeights {
                 loss: Loss::of(problem, operands, &options, classes, false)?,
             };
-            Ok(vec![Launch::new(isa, problem, x)?.run::<TargetWeights<'_, T>>(&body)?])
+            Ok(vec![
+                Launch::new(isa, problem, x)?.run::<TargetWeights<'_, T>>(&body)?
+            ])
         }
         _ => Err(super::unsupported(problem)),
     }

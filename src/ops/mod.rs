@@ -2,7 +2,7 @@
 //!
 //! What holds for every op here:
 //!
-//! - **Dims.** Softmax and its logarithm go along any dim, norms along the last. Reductions go over
+//! - **Dims.** Softmax and its logarithm go along any dim, norms and losses along the last. Reductions go over
 //!   one dim or several, given as to candle's own; several are one axis, in the order of the shape,
 //!   and with none (`()`) every element is a row of its own. Each reduction has a twin that keeps
 //!   the dims as axes of length 1.
@@ -26,6 +26,7 @@
 //!   (a norm at zeros, [`std`](fn@std) of equal values), the gradient is exactly 0. Gradients of half types are computed in f32 and rounded once. As in candle,
 //!   the gradient itself is part of no graph, unless the environment variable
 //!   `CANDLE_GRAD_DO_NOT_DETACH` asks for that (for second derivatives).
+//! - **Losses.** [`cross_entropy`] takes classes beside rows of logits; its own docs say what holds for it.
 //! - **Clusters.** [`cluster_allreduce`] and [`cluster_allgather`] are exchanges between vectors and no
 //!   row-wise ops: their own docs say what holds for them.
 //! - **Errors.** A call that makes no sense is an [`Error`](crate::Error) that names the op, the
