@@ -52,7 +52,7 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 pub fn has_split_k(op: Op, dtype: DType, vectors: usize) -> bool {
     let spills = match op {
         Op::Softmax => dtype == DType::F16,
-        Op::CrossEntropy(_) => dtype == DType::F64,
+        Op::CrossEntropy(_) | Op::TargetWeights { .. } => dtype == DType::F64,
         Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => {
             matches!(dtype, DType::F32 | DType::F64)
         }
