@@ -67,6 +67,12 @@ int32_t rw_norm(const rw_norm_params* params, void* stream, int32_t dry_run) {
     });
 }
 
+int32_t rw_loss(const rw_loss_params* params, void* stream, int32_t dry_run) {
+    return with_dtype(params->problem.dtype, [&](auto t) {
+        return rowwise::launch_loss<decltype(t)>(*params, stream, dry_run != 0);
+    });
+}
+
 int32_t rw_cluster(const rw_cluster_params* params, void* stream) {
     return rowwise::launch_cluster(*params, stream);
 }

@@ -34,7 +34,7 @@ extern "C" {
 /* Bytes of the counters of a team. */
 #define RW_TEAM_BYTES 128
 /* Operands that an op may have, and results. */
-#define RW_MAX_OPERANDS 4
+#define RW_MAX_OPERANDS 5
 #define RW_MAX_RESULTS 3
 /* Bytes of the largest state of a shipped op. */
 #define RW_STATE_BYTES 32
@@ -166,6 +166,30 @@ typedef struct rw_norm_params {
     double eps;
 } rw_norm_params;
 
+/* RW_TARGET_WEIGHTS: the weight of each row's target, 0 where it is ignored or no class. The rows
+ * themselves are not read, and may be narrower than there are classes. */
+typedef enum rw_loss_kind {
+    RW_CROSS_ENTROPY = 0,
+    RW_CROSS_ENTROPY_WITH_GRADIENT = 1,
+    RW_CROSS_ENTROPY_GRADIENT = 2,
+    RW_TARGET_WEIGHTS = 3
+} rw_loss_kind;
+
+/* Operands are targets (u32 or i64) and then numbers of f32, or f64 beside f64: class weights, their sum,
+ * and a factor for each row; of RW_CROSS_ENTROPY_GRADIENT class weights, a factor for each row, and the two
+ * numbers that RW_CROSS_ENTROPY has left of each row. */
+typedef struct rw_loss_params {
+    rw_problem problem;
+    rw_plan plan;
+    rw_loss_kind kind;
+    int32_t has_ignore_index; /* not 0: rows whose target is `ignore_index` do not count */
+    int64_t ignore_index;
+    int64_t classes;
+    double label_smoothing;
+    double z_loss;
+    double soft_cap; /* 0: none */
+} rw_loss_params;
+
 typedef enum rw_cluster_op {
     RW_CLUSTER_ADD = 0,
     RW_CLUSTER_MAX = 1,
@@ -201,6 +225,7 @@ typedef struct rw_cluster_params {
 int32_t rw_reduce(const rw_reduce_params *params, void *stream, int32_t dry_run);
 int32_t rw_softmax(const rw_softmax_params *params, void *stream, int32_t dry_run);
 int32_t rw_norm(const rw_norm_params *params, void *stream, int32_t dry_run);
+int32_t rw_loss(const rw_loss_params *params, void *stream, int32_t dry_run);
 
 /* Likewise; there is a kernel for every size of cluster. */
 int32_t rw_cluster(const rw_cluster_params *params, void *stream);

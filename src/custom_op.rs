@@ -1,6 +1,8 @@
 //! The glue between candle's custom ops and ours, written once for all ops: what an op computes is
 //! in [`Op`], where it runs is decided by candle, and the gradient comes from the op's own file.
 
+use std::sync::OnceLock;
+
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::op::BackpropOp;
 use candle_core::{
@@ -21,6 +23,8 @@ struct RowOp {
     result_dim: Option<usize>,
     /// Where the operands come from, in the order of [`Op::operands`].
     operands: Vec<Source>,
+    /// What the op has made beside its first result, for its gradient.
+    beside: OnceLock<Vec<Tensor>>,
 }
 
 /// Where an operand comes from. Candle takes three tensors at most and asks for gradients of all of them:
@@ -61,6 +65,7 @@ pub(crate) fn apply(op: Op, x: &Tensor, operands: &Operands) -> Result<Tensor> {
         op,
         result_dim: None,
         operands,
+        beside: OnceLock::new(),
     };
     match arguments.as_slice() {
         // Without a derivative there is nothing to record: recording the op would let a backward
@@ -78,7 +83,6 @@ pub(crate) fn apply(op: Op, x: &Tensor, operands: &Operands) -> Result<Tensor> {
 
 /// Runs `op` on the last axis of `x` and returns all its results, outside of any graph. For gradients, and
 /// for ops with several results.
-#[allow(dead_code)]
 pub(crate) fn run(op: Op, x: &Tensor, operands: &Operands) -> Result<Vec<Tensor>> {
     let (x, operands) = prepare(op, x, operands)?;
     let this = RowOp {
@@ -88,6 +92,7 @@ pub(crate) fn run(op: Op, x: &Tensor, operands: &Operands) -> Result<Vec<Tensor>
             .into_iter()
             .map(|operand| operand.map_or(Source::Absent, Source::Held))
             .collect(),
+        beside: OnceLock::new(),
     };
     let (storage, layout) = x.storage_and_layout();
     let tensors = |results: Vec<Storage>, problem: &Problem| {
@@ -183,6 +188,7 @@ pub(crate) fn apply_to_columns(op: Op, x: &Tensor, dim: usize) -> Result<Option<
         op,
         result_dim: Some(dim),
         operands: Vec::new(),
+        beside: OnceLock::new(),
     })
     .map(Some)
 }
@@ -200,7 +206,7 @@ fn takes_columns(op: Op, x: &Tensor) -> Option<usize> {
 }
 
 /// What plans for the device of `x` are made for; `None` where no kernels run.
-fn device_limits(x: &Tensor) -> Option<DeviceLimits> {
+pub(crate) fn device_limits(x: &Tensor) -> Option<DeviceLimits> {
     match x.device() {
         #[cfg(feature = "cuda")]
         candle_core::Device::Cuda(device) => crate::cuda::limits(device).ok(),
@@ -349,12 +355,23 @@ impl RowOp {
         without_cuda(self.op.name())
     }
 
-    /// The first result, which is the one that candle is told of.
-    fn first<S>(&self, (results, problem): (Vec<S>, Problem)) -> Result<(S, Shape)> {
-        match results.into_iter().next() {
-            Some(first) => Ok((first, problem.output_shape())),
-            None => candle_core::bail!("{}: no result", self.op.name()),
-        }
+    /// The first result, which is the one that candle is told of; the others are kept for the gradient.
+    fn first<S>(
+        &self,
+        (results, problem): (Vec<S>, Problem),
+        wrap: fn(S) -> Storage,
+    ) -> Result<(S, Shape)> {
+        let mut results = results.into_iter();
+        let Some(first) = results.next() else {
+            candle_core::bail!("{}: no result", self.op.name())
+        };
+        let beside = results.enumerate().map(|(i, storage)| {
+            let shape = problem.result_shape(i + 1);
+            Tensor::from_storage(wrap(storage), shape, BackpropOp::none(), false)
+        });
+        // Run again, the op makes the same of the same input.
+        let _ = self.beside.set(beside.collect());
+        Ok((first, problem.output_shape()))
     }
 
     /// The result, or its gradient, with the axis last.
@@ -387,6 +404,7 @@ impl RowOp {
                 Source::Held(tensor) => Some(tensor),
                 Source::Absent => None,
             })
+            .chain(self.beside.get().into_iter().flatten().map(Some))
             .collect();
         let mut grads = gradient(self.op, x, &operands, &self.rows(res)?, &self.rows(grad)?)?;
         let is_argument = |i: usize| match i.checked_sub(1) {
@@ -411,11 +429,11 @@ impl CustomOp1 for RowOp {
     }
 
     fn cpu_fwd(&self, s: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
-        self.first(self.cpu(&[(s, l)])?)
+        self.first(self.cpu(&[(s, l)])?, Storage::Cpu)
     }
 
     fn cuda_fwd(&self, s: &CudaStorage, l: &Layout) -> Result<(CudaStorage, Shape)> {
-        self.first(self.cuda(&[(s, l)])?)
+        self.first(self.cuda(&[(s, l)])?, Storage::Cuda)
     }
 
     fn bwd(&self, x: &Tensor, res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
@@ -436,7 +454,7 @@ impl CustomOp2 for RowOp {
         s2: &CpuStorage,
         l2: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        self.first(self.cpu(&[(s1, l1), (s2, l2)])?)
+        self.first(self.cpu(&[(s1, l1), (s2, l2)])?, Storage::Cpu)
     }
 
     fn cuda_fwd(
@@ -446,7 +464,7 @@ impl CustomOp2 for RowOp {
         s2: &CudaStorage,
         l2: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        self.first(self.cuda(&[(s1, l1), (s2, l2)])?)
+        self.first(self.cuda(&[(s1, l1), (s2, l2)])?, Storage::Cuda)
     }
 
     fn bwd(
@@ -475,7 +493,7 @@ impl CustomOp3 for RowOp {
         s3: &CpuStorage,
         l3: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        self.first(self.cpu(&[(s1, l1), (s2, l2), (s3, l3)])?)
+        self.first(self.cpu(&[(s1, l1), (s2, l2), (s3, l3)])?, Storage::Cpu)
     }
 
     fn cuda_fwd(
@@ -487,7 +505,7 @@ impl CustomOp3 for RowOp {
         s3: &CudaStorage,
         l3: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        self.first(self.cuda(&[(s1, l1), (s2, l2), (s3, l3)])?)
+        self.first(self.cuda(&[(s1, l1), (s2, l2), (s3, l3)])?, Storage::Cuda)
     }
 
     fn bwd(

@@ -83,6 +83,36 @@ pub enum Error {
         shape: Shape,
     },
 
+    /// An operand that has a dtype of its own is of none that the op takes.
+    #[error("{op}: dtype {got:?} of {argument} beside the input of shape {shape:?} is not supported; supported: {supported}")]
+    OperandDType {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
+        op: &'static str,
+        /// The operand, by name.
+        argument: &'static str,
+        /// What it was.
+        got: DType,
+        /// The dtypes that would do.
+        supported: &'static str,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
+    /// A target is no class, and not the one that is ignored.
+    #[error("{op}: target {target} of row {row} is none of the {classes} classes of the input of shape {shape:?}")]
+    TargetOutOfRange {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
+        op: &'static str,
+        /// Which row, counted over all dims but the last.
+        row: usize,
+        /// Its target.
+        target: i64,
+        /// How many classes there are.
+        classes: usize,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
     /// An operand that the op cannot do without was not given.
     #[error("{op}: {argument} is missing beside the input of shape {shape:?}")]
     MissingOperand {

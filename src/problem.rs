@@ -66,6 +66,33 @@ pub enum Op {
         /// Added to the variance, in f32 or wider whatever the dtype.
         eps: f64,
     },
+    /// The cross-entropy of the row, logits, with its target, a class; and, for the gradient, the largest
+    /// logit and the factor of the exponentials relative to it.
+    CrossEntropy(CrossEntropy),
+    /// The gradient of [`Op::CrossEntropy`] times a factor for each row, and the loss, in one pass.
+    CrossEntropyWithGradient(CrossEntropy),
+    /// The gradient times a factor for each row, from what [`Op::CrossEntropy`] has left.
+    CrossEntropyGradient(CrossEntropy),
+    /// The weight of each row's target; 0 where it is ignored or no class. The rows are not read.
+    TargetWeights {
+        /// How many classes there are; the rows may be narrower.
+        classes: usize,
+        /// As in [`CrossEntropy`].
+        ignore_index: Option<i64>,
+    },
+}
+
+/// The options of [`Op::CrossEntropy`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CrossEntropy {
+    /// Rows with this target do not count.
+    pub ignore_index: Option<i64>,
+    /// The part of a target's weight that is spread over all classes, below 1.
+    pub label_smoothing: f64,
+    /// The coefficient of the squared logsumexp.
+    pub z_loss: f64,
+    /// Logits x are `cap * tanh(x / cap)`.
+    pub soft_cap: Option<f64>,
 }
 
 /// What an op makes of a row.
@@ -84,7 +111,9 @@ pub enum RowResult {
 }
 
 impl Op {
-    /// Every op, with options that have a value; for tables and tests.
+    /// Every op, with options that have a value; for tables and tests. But for the losses: their targets
+    /// must be classes of the row, so no operand made for any row fits them, and they have tests of
+    /// their own.
     pub const ALL: [Op; 21] = [
         Op::Sum,
         Op::Mean,
@@ -133,6 +162,10 @@ impl Op {
             Op::LogSoftmax => "log-softmax",
             Op::RmsNorm { .. } => "rms-norm",
             Op::LayerNorm { .. } => "layer-norm",
+            Op::CrossEntropy(_) => "cross-entropy",
+            Op::CrossEntropyWithGradient(_) => "cross-entropy-with-gradient",
+            Op::CrossEntropyGradient(_) => "cross-entropy-gradient",
+            Op::TargetWeights { .. } => "target-weights",
         }
     }
 
@@ -144,6 +177,9 @@ impl Op {
                 &[RowResult::Row]
             }
             Op::MinMax => &[RowResult::Pair],
+            Op::CrossEntropy(_) => &[RowResult::Scalar, RowResult::Pair],
+            Op::CrossEntropyWithGradient(_) => &[RowResult::Row, RowResult::Scalar],
+            Op::CrossEntropyGradient(_) => &[RowResult::Row],
             _ => &[RowResult::Scalar],
         }
     }
@@ -182,16 +218,42 @@ impl Op {
 
     /// False for an op whose result has no derivative with respect to the input.
     pub const fn has_derivative(&self) -> bool {
-        !matches!(self, Op::ArgMax | Op::ArgMin | Op::Any | Op::All)
+        !matches!(
+            self,
+            Op::ArgMax
+                | Op::ArgMin
+                | Op::Any
+                | Op::All
+                | Op::CrossEntropyWithGradient(_)
+                | Op::CrossEntropyGradient(_)
+                | Op::TargetWeights { .. }
+        )
     }
 
     /// What the op takes beside its rows, at most [`MAX_OPERANDS`].
     pub const fn operands(&self) -> &'static [Operand] {
         const WEIGHT: Operand = Operand::vector("weight");
         const BIAS: Operand = Operand::vector("bias");
+        const TARGETS: Operand =
+            Operand::values("targets").of(OperandDType::OneOf(&[DType::U32, DType::I64]));
+        const CLASS_WEIGHTS: Operand = Operand::vector("class weights")
+            .of(OperandDType::Accumulator)
+            .or_none();
+        const WEIGHT_SUM: Operand = Operand::values("sum of class weights")
+            .of(OperandDType::Accumulator)
+            .or_none();
+        const FACTORS: Operand = Operand::values("gradient").of(OperandDType::Accumulator);
+        const SCALES: Operand = FACTORS.or_none();
+        const STATISTICS: Operand = Operand::values("statistics").of(OperandDType::Accumulator);
         match self {
             Op::RmsNorm { .. } => &[WEIGHT],
             Op::LayerNorm { .. } => &[WEIGHT, BIAS],
+            Op::CrossEntropy(_) => &[TARGETS, CLASS_WEIGHTS, WEIGHT_SUM],
+            Op::CrossEntropyWithGradient(_) => &[TARGETS, CLASS_WEIGHTS, WEIGHT_SUM, SCALES],
+            Op::CrossEntropyGradient(_) => {
+                &[TARGETS, CLASS_WEIGHTS, FACTORS, STATISTICS, STATISTICS]
+            }
+            Op::TargetWeights { .. } => &[TARGETS, CLASS_WEIGHTS],
             _ => &[],
         }
     }
@@ -212,7 +274,16 @@ impl Op {
             Op::Any | Op::All => DType::U8,
             // Of integers, the widest: a narrow one would wrap.
             Op::Sum | Op::Prod if !is_float(dtype) => DType::I64,
+            Op::CrossEntropy(_) | Op::TargetWeights { .. } => accumulator_dtype(dtype),
             _ => dtype,
+        }
+    }
+
+    /// Elements of an operand that all rows of `width` elements share.
+    pub const fn vector_len(&self, width: usize) -> usize {
+        match self {
+            Op::TargetWeights { classes, .. } => *classes,
+            _ => width,
         }
     }
 
@@ -229,7 +300,7 @@ impl Op {
 }
 
 /// Operands that an op may have, given or not.
-pub const MAX_OPERANDS: usize = 4;
+pub const MAX_OPERANDS: usize = 5;
 
 /// Results that an op may have.
 pub const MAX_RESULTS: usize = 3;
@@ -252,6 +323,8 @@ pub enum OperandDType {
     Input,
     /// The input's, or f32 beside a half type.
     InputOrF32,
+    /// f32, or f64 beside f64.
+    Accumulator,
     /// One of these.
     OneOf(&'static [DType]),
 }
@@ -288,6 +361,14 @@ impl Operand {
         }
     }
 
+    /// A value for each row, of the input's dtype, that must be given.
+    pub const fn values(name: &'static str) -> Self {
+        Operand {
+            kind: OperandKind::Values,
+            ..Self::vector(name)
+        }
+    }
+
     /// The same, and it may be left out.
     pub const fn or_none(self) -> Self {
         Operand {
@@ -306,15 +387,16 @@ impl Operand {
         match self.dtype {
             OperandDType::Input => dtype == input,
             OperandDType::InputOrF32 => dtype == input || dtype == accumulator_dtype(input),
+            OperandDType::Accumulator => dtype == accumulator_dtype(input),
             OperandDType::OneOf(dtypes) => dtypes.contains(&dtype),
         }
     }
 
-    /// The shape that it must have beside an input of `shape`.
-    pub fn shape(&self, shape: &Shape) -> Shape {
+    /// The shape that it must have for `op` beside an input of `shape`.
+    pub fn shape(&self, op: Op, shape: &Shape) -> Shape {
         let mut dims = shape.dims().to_vec();
         match self.kind {
-            OperandKind::Vector => Shape::from(dims.last().copied().unwrap_or(1)),
+            OperandKind::Vector => Shape::from(op.vector_len(dims.last().copied().unwrap_or(1))),
             OperandKind::Rows => shape.clone(),
             OperandKind::Values => {
                 if let Some(last) = dims.last_mut() {
@@ -724,7 +806,7 @@ fn check_operand(
             shape: shape.clone(),
         });
     };
-    let expected = operand.shape(shape);
+    let expected = operand.shape(op, shape);
     if layout.shape() != &expected {
         return Err(Error::ShapeMismatch {
             op: op.name(),
@@ -740,6 +822,7 @@ fn check_operand(
             argument: operand.name,
             expected: match operand.dtype {
                 OperandDType::OneOf([first, ..]) => *first,
+                OperandDType::Accumulator => accumulator_dtype(dtype),
                 _ => dtype,
             },
             got: operand_dtype,

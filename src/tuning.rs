@@ -47,8 +47,18 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 /// Whether the split-K tier has a kernel for lanes of so many vectors. Softmax of f16 with 8 spills 28
 /// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
 /// shift, does not.
+///
+/// Likewise cross-entropy of f64 (12 bytes), and its gradient of f32 (8) and f64 (108).
 pub fn has_split_k(op: Op, dtype: DType, vectors: usize) -> bool {
-    !(op == Op::Softmax && dtype == DType::F16 && vectors == 8)
+    let spills = match op {
+        Op::Softmax => dtype == DType::F16,
+        Op::CrossEntropy(_) | Op::TargetWeights { .. } => dtype == DType::F64,
+        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => {
+            matches!(dtype, DType::F32 | DType::F64)
+        }
+        _ => false,
+    };
+    !(spills && vectors == 8)
 }
 
 /// Teams of blocks that may share rows at once on the split-K tier.

@@ -12,6 +12,8 @@ template <class T>
 int launch_softmax(const rw_softmax_params& params, void* stream, bool dry_run);
 template <class T>
 int launch_norm(const rw_norm_params& params, void* stream, bool dry_run);
+template <class T>
+int launch_loss(const rw_loss_params& params, void* stream, bool dry_run);
 // The exchange within clusters, of any dtype.
 int launch_cluster(const rw_cluster_params& params, void* stream);
 

@@ -23,6 +23,12 @@ struct Geometry {
     int unit;
 };
 
+// The same of f64, whatever the tier: 2, unless a body says otherwise.
+template <class Body, class = void>
+constexpr int kF64Blocks = 2;
+template <class Body>
+constexpr int kF64Blocks<Body, decltype(static_cast<void>(Body::kF64Blocks))> = Body::kF64Blocks;
+
 // How many blocks a multiprocessor should hold at once (see Occupancy).
 template <class Body, int V>
 constexpr int blocks_at_once(Ownership ownership) {
@@ -34,7 +40,7 @@ constexpr int blocks_at_once(Ownership ownership) {
                  : cluster                             ? kWanted.cluster
                                                        : kWanted.block;
     if (kElementBytes == 8) {
-        wanted = 2;
+        wanted = kF64Blocks<Body>;
     } else if (kValues > 32) {
         wanted = cluster ? kWanted.wide_cluster : kWanted.wide_block;
     } else if (kElementBytes == 4) {

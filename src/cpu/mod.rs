@@ -7,6 +7,7 @@
 mod beside;
 pub(crate) mod cluster;
 mod extrema;
+mod loss;
 mod moments;
 mod norm;
 mod reduce;
@@ -143,6 +144,21 @@ fn run_on<I: Isa>(
     x: &CpuStorage,
     operands: &[Option<&CpuStorage>],
 ) -> Result<Vec<CpuStorage>> {
+    if matches!(
+        problem.op,
+        Op::CrossEntropy(_)
+            | Op::CrossEntropyWithGradient(_)
+            | Op::CrossEntropyGradient(_)
+            | Op::TargetWeights { .. }
+    ) {
+        return match x {
+            CpuStorage::F16(x) => loss::run(isa, problem, x, operands),
+            CpuStorage::BF16(x) => loss::run(isa, problem, x, operands),
+            CpuStorage::F32(x) => loss::run(isa, problem, x, operands),
+            CpuStorage::F64(x) => loss::run(isa, problem, x, operands),
+            _ => Err(unsupported(problem)),
+        };
+    }
     let one = match x {
         CpuStorage::F16(x) => run_float(isa, problem, x, operands),
         CpuStorage::BF16(x) => run_float(isa, problem, x, operands),
@@ -251,7 +267,6 @@ struct OperandRows<'a, T> {
     stored: usize,
 }
 
-#[allow(dead_code)]
 impl<'a, T: WithDType> OperandRows<'a, T> {
     /// Operand `index` of a problem; `None` where it was left out.
     fn of(
@@ -268,7 +283,8 @@ impl<'a, T: WithDType> OperandRows<'a, T> {
         let stored = match operand.kind {
             OperandKind::Values => 1,
             OperandKind::Rows if view.rows.axis_stride == 0 => 1,
-            OperandKind::Rows | OperandKind::Vector => problem.width,
+            OperandKind::Rows => problem.width,
+            OperandKind::Vector => problem.op.vector_len(problem.width),
         };
         if !reaches(&view.rows, problem.rows, stored, elements.len()) {
             candle_core::bail!(
@@ -285,7 +301,9 @@ impl<'a, T: WithDType> OperandRows<'a, T> {
             stored,
         }))
     }
+}
 
+impl<'a, T> OperandRows<'a, T> {
     /// What row `index` reads: a row, or the one value that stands for all of it.
     #[inline(always)]
     fn row(&self, index: usize) -> &'a [T] {

@@ -9,7 +9,7 @@ use super::{result, sys};
 use crate::error::Result;
 use crate::exchange::{ClusterCombine, Exchange, ExchangeOp, Trial};
 use crate::plan::{Panel, Plan, Residency, Tier};
-use crate::problem::{Op, Problem, Rows, MAX_OPERANDS, MAX_RESULTS};
+use crate::problem::{CrossEntropy, Op, Problem, Rows, MAX_OPERANDS, MAX_RESULTS};
 
 /// Device addresses of a launch. The first element of the allocation, not of the view: the offsets
 /// are in the problem.
@@ -122,7 +122,7 @@ unsafe fn call(
     let p = abi_problem(problem, addresses);
     let plan = abi_plan(plan, addresses.workspace);
     let dry = i32::from(dry_run);
-    // SAFETY (all three): the params live for the call, which copies them into the launch.
+    // SAFETY (all four): the params live for the call, which copies them into the launch.
     match problem.op {
         Op::Softmax | Op::LogSoftmax => {
             let params = sys::rw_softmax_params {
@@ -147,6 +147,33 @@ unsafe fn call(
             };
             unsafe { sys::rw_norm(&params, stream, dry) }
         }
+        Op::CrossEntropy(options)
+        | Op::CrossEntropyWithGradient(options)
+        | Op::CrossEntropyGradient(options) => {
+            let kind = match problem.op {
+                Op::CrossEntropy(_) => sys::rw_loss_kind::RW_CROSS_ENTROPY,
+                Op::CrossEntropyWithGradient(_) => {
+                    sys::rw_loss_kind::RW_CROSS_ENTROPY_WITH_GRADIENT
+                }
+                _ => sys::rw_loss_kind::RW_CROSS_ENTROPY_GRADIENT,
+            };
+            let params = loss_params(p, plan, kind, problem.width, options);
+            unsafe { sys::rw_loss(&params, stream, dry) }
+        }
+        Op::TargetWeights {
+            classes,
+            ignore_index,
+        } => {
+            let options = CrossEntropy {
+                ignore_index,
+                label_smoothing: 0.0,
+                z_loss: 0.0,
+                soft_cap: None,
+            };
+            let kind = sys::rw_loss_kind::RW_TARGET_WEIGHTS;
+            let params = loss_params(p, plan, kind, classes, options);
+            unsafe { sys::rw_loss(&params, stream, dry) }
+        }
         op => {
             use sys::rw_reduction as R;
             let (reduction, correction) = match op {
@@ -168,9 +195,14 @@ unsafe fn call(
                 Op::Std { correction } => (R::RW_STD, correction),
                 Op::LogSumExp => (R::RW_LOGSUMEXP, 0),
                 // Of the families above.
-                Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
-                    return sys::RW_NO_KERNEL
-                }
+                Op::Softmax
+                | Op::LogSoftmax
+                | Op::RmsNorm { .. }
+                | Op::LayerNorm { .. }
+                | Op::CrossEntropy(_)
+                | Op::CrossEntropyWithGradient(_)
+                | Op::CrossEntropyGradient(_)
+                | Op::TargetWeights { .. } => return sys::RW_NO_KERNEL,
             };
             let params = sys::rw_reduce_params {
                 problem: p,
@@ -181,6 +213,26 @@ unsafe fn call(
             };
             unsafe { sys::rw_reduce(&params, stream, dry) }
         }
+    }
+}
+
+fn loss_params(
+    problem: sys::rw_problem,
+    plan: sys::rw_plan,
+    kind: sys::rw_loss_kind,
+    classes: usize,
+    options: CrossEntropy,
+) -> sys::rw_loss_params {
+    sys::rw_loss_params {
+        problem,
+        plan,
+        kind,
+        has_ignore_index: options.ignore_index.is_some().into(),
+        ignore_index: options.ignore_index.unwrap_or(0),
+        classes: classes as i64,
+        label_smoothing: options.label_smoothing,
+        z_loss: options.z_loss,
+        soft_cap: options.soft_cap.unwrap_or(0.0),
     }
 }
 
@@ -283,7 +335,7 @@ fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
 mod tests {
     use super::*;
     use crate::plan::{with_tier, DeviceLimits};
-    use crate::problem::FLOAT_DTYPES;
+    use crate::problem::{OperandKind, FLOAT_DTYPES};
     use candle_core::Layout;
 
     /// The planner and the kernel tables are written in two languages: each plan must have a kernel.
@@ -335,6 +387,58 @@ mod tests {
             }
         }
         assert!(checked > 2 * 600 * 4 * 8);
+    }
+
+    /// The same of the losses, which have operands of several kinds.
+    #[test]
+    fn every_plan_of_a_loss_has_a_kernel() {
+        let options = CrossEntropy {
+            ignore_index: Some(-100),
+            label_smoothing: 0.1,
+            z_loss: 1e-4,
+            soft_cap: Some(30.0),
+        };
+        let mut checked = 0;
+        for width in (1..=300).chain([1024, 4097, 8193, 16385, 70_000, 1 << 20, 1 << 24]) {
+            for dtype in FLOAT_DTYPES {
+                for op in [
+                    Op::CrossEntropy(options),
+                    Op::CrossEntropyWithGradient(options),
+                    Op::CrossEntropyGradient(options),
+                    Op::TargetWeights {
+                        classes: width,
+                        ignore_index: None,
+                    },
+                ] {
+                    let shared = Layout::contiguous(width);
+                    let values = Layout::contiguous((7, 1));
+                    let operands = op.operands().iter().map(|operand| {
+                        let dtype = [DType::I64, crate::problem::accumulator_dtype(dtype)]
+                            .into_iter()
+                            .find(|own| operand.takes(*own, dtype));
+                        let layout = match operand.kind {
+                            OperandKind::Vector => &shared,
+                            _ => &values,
+                        };
+                        Some((layout, dtype.unwrap()))
+                    });
+                    let operands: Vec<_> = operands.collect();
+                    let x = Layout::contiguous((7, width));
+                    let problem = Problem::new(op, &x, dtype, &operands).unwrap();
+                    let device = DeviceLimits::H200;
+                    let mut plans = vec![Plan::select(&problem, &device).unwrap()];
+                    for tier in Tier::ALL {
+                        plans.extend(with_tier(tier, || Plan::select(&problem, &device)).ok());
+                    }
+                    for plan in plans {
+                        has_kernel(&problem, &plan)
+                            .unwrap_or_else(|e| panic!("{e}: {dtype:?} {width}: {plan}"));
+                        checked += 1;
+                    }
+                }
+            }
+        }
+        assert!(checked > 2 * 300 * 4 * 4);
     }
 
     #[test]

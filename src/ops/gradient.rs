@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::{norm, reduce, softmax};
+use super::{loss, norm, reduce, softmax};
 use crate::problem::{is_float, Op};
 
 /// One backward pass, in a dtype wide enough to compute in: f32 for half types, else their own.
@@ -35,7 +35,7 @@ impl Backward {
 }
 
 /// The gradients of `op` with respect to its input and then to each operand, given its result and
-/// the gradient of that. `None` for those that nothing upstream asks for.
+/// the gradient of that; after the operands come what else the op has made. `None` for those that nothing upstream asks for.
 pub(crate) fn gradient(
     op: Op,
     x: &Tensor,
@@ -84,7 +84,14 @@ pub(crate) fn gradient(
         Op::LogSoftmax => vec![softmax::log_softmax_gradient(&pass)?],
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
-        Op::ArgMax | Op::ArgMin | Op::Any | Op::All => {
+        Op::CrossEntropy(options) => vec![loss::cross_entropy_gradient(&pass, options)?],
+        Op::ArgMax
+        | Op::ArgMin
+        | Op::Any
+        | Op::All
+        | Op::CrossEntropyWithGradient(_)
+        | Op::CrossEntropyGradient(_)
+        | Op::TargetWeights { .. } => {
             candle_core::bail!("{}: no derivative", op.name())
         }
     };
@@ -101,13 +108,16 @@ pub(crate) fn gradient(
 /// round once. `None` for an op that has no such kernel.
 fn fused_gradient(
     op: Op,
-    _x: &Tensor,
-    _operands: &[Option<&Tensor>],
+    x: &Tensor,
+    operands: &[Option<&Tensor>],
     _res: &Tensor,
-    _grad: &Tensor,
+    grad: &Tensor,
     _wanted: &[bool],
 ) -> Result<Option<Vec<Option<Tensor>>>> {
     match op {
+        Op::CrossEntropy(options) => {
+            loss::fused_gradient(options, x, operands, grad).map(|dx| Some(vec![Some(dx)]))
+        }
         _ => Ok(None),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What holds for every op here:
 //!
-//! - **Dims.** Softmax and its logarithm go along any dim, norms along the last. Reductions go over
+//! - **Dims.** Softmax and its logarithm go along any dim, norms and losses along the last. Reductions go over
 //!   one dim or several, given as to candle's own; several are one axis, in the order of the shape,
 //!   and with none (`()`) every element is a row of its own. Each reduction has a twin that keeps
 //!   the dims as axes of length 1.
@@ -26,6 +26,7 @@
 //!   (a norm at zeros, [`std`](fn@std) of equal values), the gradient is exactly 0. Gradients of half types are computed in f32 and rounded once. As in candle,
 //!   the gradient itself is part of no graph, unless the environment variable
 //!   `CANDLE_GRAD_DO_NOT_DETACH` asks for that (for second derivatives).
+//! - **Losses.** [`cross_entropy`] takes classes beside rows of logits; its own docs say what holds for it.
 //! - **Clusters.** [`cluster_allreduce`] and [`cluster_allgather`] are exchanges between vectors and no
 //!   row-wise ops: their own docs say what holds for them.
 //! - **Errors.** A call that makes no sense is an [`Error`](crate::Error) that names the op, the
@@ -34,6 +35,7 @@
 mod cluster;
 mod dims;
 mod gradient;
+mod loss;
 mod norm;
 mod reduce;
 mod softmax;
@@ -45,6 +47,7 @@ pub use crate::exchange::Trial;
 pub use cluster::cluster_trial;
 pub use cluster::{cluster_allgather, cluster_allreduce};
 pub(crate) use gradient::gradient;
+pub use loss::{cross_entropy, cross_entropy_with_gradient, CrossEntropyOptions, Reduction};
 pub use norm::{layer_norm, rms_norm};
 pub use reduce::{
     abs_max, abs_max_keepdim, all, all_keepdim, any, any_keepdim, argmax, argmax_keepdim, argmin,

@@ -18,6 +18,7 @@ mod gradients;
 mod host_run;
 mod integers;
 mod layouts;
+mod loss;
 mod nn;
 #[cfg(feature = "cuda")]
 mod streams;

@@ -65,6 +65,15 @@ public:
         }
     }
 
+    // Keeps what is computed from vector j from being computed before what stands above, where so much of a
+    // tile at once would not fit the registers.
+    RW_DEVICE void hold_back(int j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            forget(held_[j].raw.word[i]);
+        }
+    }
+
     // Element e of the selected tile.
     RW_DEVICE accum_t<T> element(int e) const {
         return held_[e / W].get(e % W);

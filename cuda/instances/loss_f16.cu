@@ -1,0 +1,3 @@
+#include "loss.inl"
+
+template int rowwise::launch_loss<rowwise::f16>(const rw_loss_params&, void*, bool);
