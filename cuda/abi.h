@@ -74,7 +74,12 @@ typedef enum rw_reduction {
     RW_LOGSUMEXP = 16
 } rw_reduction;
 
-typedef enum rw_softmax_kind { RW_SOFTMAX = 0, RW_LOG_SOFTMAX = 1 } rw_softmax_kind;
+typedef enum rw_softmax_kind {
+    RW_SOFTMAX = 0,
+    RW_LOG_SOFTMAX = 1,
+    RW_SOFTMAX_GRADIENT = 2, /* operand 0: the gradient of the result */
+    RW_LOG_SOFTMAX_GRADIENT = 3
+} rw_softmax_kind;
 
 typedef enum rw_norm_kind { RW_RMS_NORM = 0, RW_LAYER_NORM = 1 } rw_norm_kind;
 

@@ -78,7 +78,6 @@ pub(crate) fn apply(op: Op, x: &Tensor, operands: &Operands) -> Result<Tensor> {
 
 /// Runs `op` on the last axis of `x` and returns all its results, outside of any graph. For gradients, and
 /// for ops with several results.
-#[allow(dead_code)]
 pub(crate) fn run(op: Op, x: &Tensor, operands: &Operands) -> Result<Vec<Tensor>> {
     let (x, operands) = prepare(op, x, operands)?;
     let this = RowOp {

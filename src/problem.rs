@@ -56,6 +56,11 @@ pub enum Op {
     Softmax,
     /// `x - logsumexp(row)`.
     LogSoftmax,
+    /// The gradient of [`Op::Softmax`], or of [`Op::LogSoftmax`], given that of its result.
+    SoftmaxGradient {
+        /// Whether it is that of the logarithm.
+        log: bool,
+    },
     /// `x / sqrt(mean(x^2) + eps) * weight`.
     RmsNorm {
         /// Added to the mean square, in f32 or wider whatever the dtype.
@@ -131,6 +136,8 @@ impl Op {
             Op::LogSumExp => "logsumexp",
             Op::Softmax => "softmax",
             Op::LogSoftmax => "log-softmax",
+            Op::SoftmaxGradient { log: false } => "softmax-gradient",
+            Op::SoftmaxGradient { log: true } => "log-softmax-gradient",
             Op::RmsNorm { .. } => "rms-norm",
             Op::LayerNorm { .. } => "layer-norm",
         }
@@ -143,6 +150,7 @@ impl Op {
             Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
                 &[RowResult::Row]
             }
+            Op::SoftmaxGradient { .. } => &[RowResult::Row],
             Op::MinMax => &[RowResult::Pair],
             _ => &[RowResult::Scalar],
         }
@@ -156,7 +164,10 @@ impl Op {
     /// Rows of the input's dtype that the kernel keeps on chip between walks: the input, and those
     /// operands that it reads more than once.
     pub const fn cached_rows(&self) -> usize {
-        1
+        match self {
+            Op::SoftmaxGradient { .. } => 2,
+            _ => 1,
+        }
     }
 
     /// True for a reduction: one result or two per row.
@@ -182,16 +193,21 @@ impl Op {
 
     /// False for an op whose result has no derivative with respect to the input.
     pub const fn has_derivative(&self) -> bool {
-        !matches!(self, Op::ArgMax | Op::ArgMin | Op::Any | Op::All)
+        !matches!(
+            self,
+            Op::ArgMax | Op::ArgMin | Op::Any | Op::All | Op::SoftmaxGradient { .. }
+        )
     }
 
     /// What the op takes beside its rows, at most [`MAX_OPERANDS`].
     pub const fn operands(&self) -> &'static [Operand] {
         const WEIGHT: Operand = Operand::vector("weight");
         const BIAS: Operand = Operand::vector("bias");
+        const GRADIENT: Operand = Operand::rows("the gradient of the result");
         match self {
             Op::RmsNorm { .. } => &[WEIGHT],
             Op::LayerNorm { .. } => &[WEIGHT, BIAS],
+            Op::SoftmaxGradient { .. } => &[GRADIENT],
             _ => &[],
         }
     }

@@ -108,7 +108,9 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
         _ => 1,
     };
     let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
-    let most_vectors = if row_vectors > usual_most && element_bytes > 1 {
+    // The gradients keep two rows and their exponentials: there are no registers for more.
+    let is_wide = !matches!(op, Op::SoftmaxGradient { .. }) && element_bytes > 1;
+    let most_vectors = if row_vectors > usual_most && is_wide {
         8
     } else {
         usual_vectors

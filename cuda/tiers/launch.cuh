@@ -49,12 +49,17 @@ struct Made<2> {
     using Streaming = VectorList<4, 8>;
 };
 
-// Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it.
-template <class F, int... Vs>
+// Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it, or it is
+// more than Most.
+template <int Most, class F, int... Vs>
 int with_vectors(VectorList<Vs...>, int vectors, F f) {
     int status = RW_NO_KERNEL;
-    static_cast<void>(
-        ((vectors == Vs ? (status = f(Vectors<Vs>{}), true) : false) || ...));
+    const auto one = [&](auto v) {
+        if constexpr (decltype(v)::kCount <= Most) {
+            status = f(v);
+        }
+    };
+    static_cast<void>(((vectors == Vs ? (one(Vectors<Vs>{}), true) : false) || ...));
     return status;
 }
 
@@ -68,6 +73,13 @@ template <class Body, class = void>
 constexpr int kCachedRows = 1;
 template <class Body>
 constexpr int kCachedRows<Body, decltype(static_cast<void>(Body::kCachedRows))> = Body::kCachedRows;
+
+// Vectors a lane that a body has kernels for, at most: 8, unless it says otherwise (as
+// src/tuning.rs::chunk_shape must).
+template <class Body, class = void>
+constexpr int kMostVectors = 8;
+template <class Body>
+constexpr int kMostVectors<Body, decltype(static_cast<void>(Body::kMostVectors))> = Body::kMostVectors;
 
 // The same of a block that streams and keeps `kept` states.
 template <class Body>
@@ -196,23 +208,23 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
     };
     switch (plan.ownership) {
         case RW_RESIDENT_WARP:
-            return with_vectors(typename Lists::Warp{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMostVectors<Body>>(typename Lists::Warp{}, plan.vectors, [&](auto v) {
                 return start(warp_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_RESIDENT_BLOCK:
-            return with_vectors(typename Lists::Block{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMostVectors<Body>>(typename Lists::Block{}, plan.vectors, [&](auto v) {
                 return start(block_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_RESIDENT_CLUSTER:
-            return with_vectors(typename Lists::Cluster{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMostVectors<Body>>(typename Lists::Cluster{}, plan.vectors, [&](auto v) {
                 return start(cluster_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_STREAMING:
-            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMostVectors<Body>>(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
                 return start(streaming_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_SPLIT_K:
-            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) -> int {
+            return with_vectors<kMostVectors<Body>>(typename Lists::Streaming{}, plan.vectors, [&](auto v) -> int {
                 if constexpr (decltype(v)::kCount <= Body::kMostSplitVectors) {
                     return start(split_k_kernel<Body, decltype(v)::kCount>, rows_of);
                 } else {
@@ -230,12 +242,12 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
                     panels.own_log2 += 1;
                 }
                 if (plan.chunks == 1) {
-                    return with_vectors(typename Lists::Warp{}, plan.vectors, [&](auto v) {
+                    return with_vectors<kMostVectors<Body>>(typename Lists::Warp{}, plan.vectors, [&](auto v) {
                         return start(
                             tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledWarp>, panels);
                     });
                 }
-                return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+                return with_vectors<kMostVectors<Body>>(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
                     return start(
                         tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledStreaming>, panels);
                 });

@@ -205,6 +205,10 @@ fn run_float<I: Isa, T: Dtype>(
         Op::LogSumExp => launch.run(&softmax::LogSumExp::new()),
         Op::Softmax => launch.run(&softmax::Softmax::new()),
         Op::LogSoftmax => launch.run(&softmax::LogSoftmax::new()),
+        Op::SoftmaxGradient { log } => launch.run(&softmax::Gradient {
+            gradient: OperandRows::required(problem, operands, 0)?,
+            log,
+        }),
         Op::RmsNorm { eps } => launch.run(&norm::RmsNorm {
             weight: side(0)?,
             eps,
@@ -251,7 +255,6 @@ struct OperandRows<'a, T> {
     stored: usize,
 }
 
-#[allow(dead_code)]
 impl<'a, T: WithDType> OperandRows<'a, T> {
     /// Operand `index` of a problem; `None` where it was left out.
     fn of(
@@ -286,6 +289,22 @@ impl<'a, T: WithDType> OperandRows<'a, T> {
         }))
     }
 
+    /// The same of one that must be there.
+    fn required(
+        problem: &Problem,
+        operands: &[Option<&'a CpuStorage>],
+        index: usize,
+    ) -> Result<Self> {
+        match Self::of(problem, operands, index)? {
+            Some(operand) => Ok(operand),
+            None => candle_core::bail!(
+                "{}: operand {index} is missing (input of shape {:?})",
+                problem.op.name(),
+                problem.shape
+            ),
+        }
+    }
+
     /// What row `index` reads: a row, or the one value that stands for all of it.
     #[inline(always)]
     fn row(&self, index: usize) -> &'a [T] {
@@ -300,14 +319,7 @@ fn vector<'a, T: Dtype>(
     operands: &[Option<&'a CpuStorage>],
     index: usize,
 ) -> Result<&'a [T]> {
-    match OperandRows::<T>::of(problem, operands, index)? {
-        Some(vector) => Ok(vector.row(0)),
-        None => candle_core::bail!(
-            "{}: operand {index} is missing (input of shape {:?})",
-            problem.op.name(),
-            problem.shape
-        ),
-    }
+    Ok(OperandRows::<T>::required(problem, operands, index)?.row(0))
 }
 
 /// A checked problem with its input.

@@ -124,13 +124,16 @@ unsafe fn call(
     let dry = i32::from(dry_run);
     // SAFETY (all three): the params live for the call, which copies them into the launch.
     match problem.op {
-        Op::Softmax | Op::LogSoftmax => {
+        Op::Softmax | Op::LogSoftmax | Op::SoftmaxGradient { .. } => {
+            use sys::rw_softmax_kind as K;
             let params = sys::rw_softmax_params {
                 problem: p,
                 plan,
                 kind: match problem.op {
-                    Op::Softmax => sys::rw_softmax_kind::RW_SOFTMAX,
-                    _ => sys::rw_softmax_kind::RW_LOG_SOFTMAX,
+                    Op::Softmax => K::RW_SOFTMAX,
+                    Op::SoftmaxGradient { log: false } => K::RW_SOFTMAX_GRADIENT,
+                    Op::SoftmaxGradient { log: true } => K::RW_LOG_SOFTMAX_GRADIENT,
+                    _ => K::RW_LOG_SOFTMAX,
                 },
             };
             unsafe { sys::rw_softmax(&params, stream, dry) }
@@ -171,6 +174,7 @@ unsafe fn call(
                 Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
                     return sys::RW_NO_KERNEL
                 }
+                Op::SoftmaxGradient { .. } => return sys::RW_NO_KERNEL,
             };
             let params = sys::rw_reduce_params {
                 problem: p,
@@ -316,11 +320,16 @@ mod tests {
         let mut checked = 0;
         for width in widths {
             for dtype in FLOAT_DTYPES {
-                for op in Op::ALL {
-                    let side = Layout::contiguous(width);
-                    let sides = vec![Some((&side, dtype)); op.operands().len()];
-                    let problem =
-                        Problem::new(op, &Layout::contiguous((7, width)), dtype, &sides).unwrap();
+                let unlisted = [false, true].map(|log| Op::SoftmaxGradient { log });
+                for op in Op::ALL.into_iter().chain(unlisted) {
+                    let x = Layout::contiguous((7, width));
+                    let sides: Vec<_> = op
+                        .operands()
+                        .iter()
+                        .map(|operand| Layout::contiguous(operand.shape(x.shape())))
+                        .collect();
+                    let sides: Vec<_> = sides.iter().map(|side| Some((side, dtype))).collect();
+                    let problem = Problem::new(op, &x, dtype, &sides).unwrap();
                     let device = DeviceLimits::H200;
                     let mut plans = vec![Plan::select(&problem, &device).unwrap()];
                     for tier in Tier::ALL {

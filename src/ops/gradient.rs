@@ -84,7 +84,7 @@ pub(crate) fn gradient(
         Op::LogSoftmax => vec![softmax::log_softmax_gradient(&pass)?],
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
-        Op::ArgMax | Op::ArgMin | Op::Any | Op::All => {
+        Op::ArgMax | Op::ArgMin | Op::Any | Op::All | Op::SoftmaxGradient { .. } => {
             candle_core::bail!("{}: no derivative", op.name())
         }
     };
@@ -101,13 +101,15 @@ pub(crate) fn gradient(
 /// round once. `None` for an op that has no such kernel.
 fn fused_gradient(
     op: Op,
-    _x: &Tensor,
+    x: &Tensor,
     _operands: &[Option<&Tensor>],
     _res: &Tensor,
-    _grad: &Tensor,
+    grad: &Tensor,
     _wanted: &[bool],
 ) -> Result<Option<Vec<Option<Tensor>>>> {
     match op {
+        Op::Softmax => softmax::fused_gradient(false, x, grad).map(Some),
+        Op::LogSoftmax => softmax::fused_gradient(true, x, grad).map(Some),
         _ => Ok(None),
     }
 }

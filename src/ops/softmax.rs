@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor, D};
 use super::dims;
 use super::gradient::Backward;
 use super::reduce::sum_keepdim;
+use crate::custom_op::run;
 use crate::problem::Op;
 
 /// `exp(x) / sum(exp(x))` over `dim`.
@@ -65,6 +66,12 @@ pub fn log_softmax<Dm: Dim>(x: &Tensor, dim: Dm) -> Result<Tensor> {
 /// The softmax of the last axis, for the gradients of the ops that are made of it.
 pub(super) fn probabilities(x: &Tensor) -> Result<Tensor> {
     softmax(x, D::Minus1)
+}
+
+/// dx by the kernel that reads the input and the gradient once, of softmax or of its logarithm.
+pub(super) fn fused_gradient(log: bool, x: &Tensor, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    let dx = run(Op::SoftmaxGradient { log }, x, &[Some(grad)])?;
+    Ok(dx.into_iter().map(Some).collect())
 }
 
 /// dx = y * (g - sum(g * y)).
