@@ -61,6 +61,22 @@ pub enum Op {
         /// Whether it is that of the logarithm.
         log: bool,
     },
+    /// [`Op::Softmax`] or [`Op::LogSoftmax`] of logits that are made of the input.
+    SoftmaxWith {
+        /// Whether it is the logarithm.
+        log: bool,
+        /// How the logits are made, as far as that is no operand.
+        logits: Logits,
+    },
+    /// The gradient of [`Op::SoftmaxWith`], given that of its result; beside it that of the sink.
+    SoftmaxWithGradient {
+        /// Whether it is that of the logarithm.
+        log: bool,
+        /// As in [`Op::SoftmaxWith`].
+        logits: Logits,
+        /// Whether it is the gradient of the logits, and so of an added mask, not that of the input.
+        of_logits: bool,
+    },
     /// `x / sqrt(mean(x^2) + eps) * weight`.
     RmsNorm {
         /// Added to the mean square, in f32 or wider whatever the dtype.
@@ -71,6 +87,18 @@ pub enum Op {
         /// Added to the variance, in f32 or wider whatever the dtype.
         eps: f64,
     },
+}
+
+/// How the logits of a softmax are made of its input: `cap(x * scale / temperature) + mask`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Logits {
+    /// What the input is multiplied with.
+    pub scale: f64,
+    /// `c` of `cap(x) = c * tanh(x / c)`.
+    pub soft_cap: Option<f64>,
+    /// Of a causal mask, how many queries follow each other: row `i` is query `q = i % queries`, and sees the
+    /// keys up to `q + keys - queries`.
+    pub queries: Option<usize>,
 }
 
 /// What an op makes of a row.
@@ -138,6 +166,10 @@ impl Op {
             Op::LogSoftmax => "log-softmax",
             Op::SoftmaxGradient { log: false } => "softmax-gradient",
             Op::SoftmaxGradient { log: true } => "log-softmax-gradient",
+            Op::SoftmaxWith { log: false, .. } => "softmax-with",
+            Op::SoftmaxWith { log: true, .. } => "log-softmax-with",
+            Op::SoftmaxWithGradient { log: false, .. } => "softmax-with-gradient",
+            Op::SoftmaxWithGradient { log: true, .. } => "log-softmax-with-gradient",
             Op::RmsNorm { .. } => "rms-norm",
             Op::LayerNorm { .. } => "layer-norm",
         }
@@ -150,7 +182,8 @@ impl Op {
             Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
                 &[RowResult::Row]
             }
-            Op::SoftmaxGradient { .. } => &[RowResult::Row],
+            Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => &[RowResult::Row],
+            Op::SoftmaxWithGradient { .. } => &[RowResult::Row, RowResult::Scalar],
             Op::MinMax => &[RowResult::Pair],
             _ => &[RowResult::Scalar],
         }
@@ -165,7 +198,7 @@ impl Op {
     /// operands that it reads more than once.
     pub const fn cached_rows(&self) -> usize {
         match self {
-            Op::SoftmaxGradient { .. } => 2,
+            Op::SoftmaxGradient { .. } | Op::SoftmaxWithGradient { .. } => 2,
             _ => 1,
         }
     }
@@ -195,7 +228,12 @@ impl Op {
     pub const fn has_derivative(&self) -> bool {
         !matches!(
             self,
-            Op::ArgMax | Op::ArgMin | Op::Any | Op::All | Op::SoftmaxGradient { .. }
+            Op::ArgMax
+                | Op::ArgMin
+                | Op::Any
+                | Op::All
+                | Op::SoftmaxGradient { .. }
+                | Op::SoftmaxWithGradient { .. }
         )
     }
 
@@ -203,11 +241,18 @@ impl Op {
     pub const fn operands(&self) -> &'static [Operand] {
         const WEIGHT: Operand = Operand::vector("weight");
         const BIAS: Operand = Operand::vector("bias");
+        const MASK: Operand = Operand::rows("mask")
+            .of(OperandDType::InputF32OrU8)
+            .or_none();
+        const TEMPERATURE: Operand = Operand::values("temperature");
+        const SINK: Operand = Operand::values("sinks");
         const GRADIENT: Operand = Operand::rows("the gradient of the result");
         match self {
             Op::RmsNorm { .. } => &[WEIGHT],
             Op::LayerNorm { .. } => &[WEIGHT, BIAS],
             Op::SoftmaxGradient { .. } => &[GRADIENT],
+            Op::SoftmaxWith { .. } => &[MASK, TEMPERATURE, SINK],
+            Op::SoftmaxWithGradient { .. } => &[GRADIENT, MASK, TEMPERATURE, SINK],
             _ => &[],
         }
     }
@@ -268,6 +313,10 @@ pub enum OperandDType {
     Input,
     /// The input's, or f32 beside a half type.
     InputOrF32,
+    /// That which the input accumulates in.
+    Accumulator,
+    /// The input's, or f32 beside a half type, or u8.
+    InputF32OrU8,
     /// One of these.
     OneOf(&'static [DType]),
 }
@@ -304,6 +353,16 @@ impl Operand {
         }
     }
 
+    /// One value for every row, of the accumulator's dtype; may be left out.
+    pub const fn values(name: &'static str) -> Self {
+        Operand {
+            kind: OperandKind::Values,
+            dtype: OperandDType::Accumulator,
+            optional: true,
+            ..Self::vector(name)
+        }
+    }
+
     /// The same, and it may be left out.
     pub const fn or_none(self) -> Self {
         Operand {
@@ -322,6 +381,10 @@ impl Operand {
         match self.dtype {
             OperandDType::Input => dtype == input,
             OperandDType::InputOrF32 => dtype == input || dtype == accumulator_dtype(input),
+            OperandDType::Accumulator => dtype == accumulator_dtype(input),
+            OperandDType::InputF32OrU8 => {
+                dtype == input || dtype == accumulator_dtype(input) || dtype == DType::U8
+            }
             OperandDType::OneOf(dtypes) => dtypes.contains(&dtype),
         }
     }
@@ -574,6 +637,9 @@ impl Problem {
                 });
             }
         }
+        if let Op::SoftmaxWith { logits, .. } | Op::SoftmaxWithGradient { logits, .. } = op {
+            check_logits(op, &logits, rank, &shape)?;
+        }
         let Some(view) = Rows::of(input) else {
             return Err(Error::NotPacked {
                 op: op.name(),
@@ -721,6 +787,39 @@ pub fn check_axis(op: Op, dim: usize, len: usize, shape: &Shape) -> Result<()> {
     Ok(())
 }
 
+/// Options must be numbers that the formulas are defined for.
+pub fn check_logits(op: Op, logits: &Logits, rank: usize, shape: &Shape) -> Result<()> {
+    let invalid = |option, value: String, expected| {
+        Err(Error::InvalidOption {
+            op: op.name(),
+            option,
+            value,
+            expected,
+            shape: shape.clone(),
+        })
+    };
+    if !logits.scale.is_finite() {
+        return invalid("scale", logits.scale.to_string(), "finite");
+    }
+    if let Some(cap) = logits.soft_cap {
+        // In f32, which half types are computed in, it must not vanish either.
+        if !(cap >= f64::from(f32::MIN_POSITIVE) && cap <= f64::from(f32::MAX)) {
+            return invalid(
+                "soft cap",
+                cap.to_string(),
+                "positive and finite, in f32 as well",
+            );
+        }
+    }
+    match logits.queries {
+        Some(queries) if queries == 0 || (rank > 1 && queries != shape.dims()[rank - 2].max(1)) => {
+            let expected = "the length of the dim before the keys'";
+            invalid("queries", queries.to_string(), expected)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// An operand must be there unless it may be left out, and have the shape and a dtype that it should.
 fn check_operand(
     op: Op,
@@ -756,6 +855,7 @@ fn check_operand(
             argument: operand.name,
             expected: match operand.dtype {
                 OperandDType::OneOf([first, ..]) => *first,
+                OperandDType::Accumulator => accumulator_dtype(dtype),
                 _ => dtype,
             },
             got: operand_dtype,

@@ -15,14 +15,14 @@ struct SoftmaxGradientBody {
     using Element = T;
     static constexpr bool kEmitsRow = true;
     static constexpr int kCachedRows = 2;
-    static constexpr int kMostVectors = sizeof(T) == 2 ? 4 : 8;
+    static constexpr int kMostVectors = sizeof(T) == 4 ? 8 : 4;
     static constexpr int kMostSplitVectors = kMostVectors;
     static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
     using Exps = OnlineLogSumExp<A>;
     using State = WeightedLogSumExp<A, !kLog>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = {2, 3, 3, 2, 2};
+    static constexpr Occupancy kOccupancy = {2, 3, 3, 2, 2, 1};
 
     InputRows<T> x;
     InputRows<T> gradient;

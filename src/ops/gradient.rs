@@ -84,7 +84,13 @@ pub(crate) fn gradient(
         Op::LogSoftmax => vec![softmax::log_softmax_gradient(&pass)?],
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
-        Op::ArgMax | Op::ArgMin | Op::Any | Op::All | Op::SoftmaxGradient { .. } => {
+        Op::SoftmaxWith { log, logits } => softmax::gradient_with(&pass, log, &logits)?,
+        Op::ArgMax
+        | Op::ArgMin
+        | Op::Any
+        | Op::All
+        | Op::SoftmaxGradient { .. }
+        | Op::SoftmaxWithGradient { .. } => {
             candle_core::bail!("{}: no derivative", op.name())
         }
     };
@@ -102,14 +108,17 @@ pub(crate) fn gradient(
 fn fused_gradient(
     op: Op,
     x: &Tensor,
-    _operands: &[Option<&Tensor>],
+    operands: &[Option<&Tensor>],
     _res: &Tensor,
     grad: &Tensor,
-    _wanted: &[bool],
+    wanted: &[bool],
 ) -> Result<Option<Vec<Option<Tensor>>>> {
     match op {
         Op::Softmax => softmax::fused_gradient(false, x, grad).map(Some),
         Op::LogSoftmax => softmax::fused_gradient(true, x, grad).map(Some),
+        Op::SoftmaxWith { log, logits } => {
+            softmax::fused_gradient_with(log, &logits, x, operands, grad, wanted).map(Some)
+        }
         _ => Ok(None),
     }
 }
