@@ -226,8 +226,9 @@ fn with<Dm: Dim>(log: bool, x: &Tensor, dim: Dm, options: &SoftmaxOptions) -> Re
     };
     let dim = dims::index(op(1.0, None), x, dim)?;
     let queries = options.causal.then(|| {
-        let others = x.dims().iter().enumerate().filter(|(i, _)| *i != dim);
-        others.last().map_or(1, |(_, len)| *len).max(1)
+        let mut others = x.dims().iter().enumerate().rev();
+        let last = others.find(|(i, _)| *i != dim);
+        last.map_or(1, |(_, len)| *len).max(1)
     });
     let op = op(options.scale / options.temperature, queries);
     check(op, x.dtype(), x.shape(), &[dim])?;
