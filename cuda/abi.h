@@ -74,7 +74,19 @@ typedef enum rw_reduction {
     RW_LOGSUMEXP = 16
 } rw_reduction;
 
-typedef enum rw_softmax_kind { RW_SOFTMAX = 0, RW_LOG_SOFTMAX = 1 } rw_softmax_kind;
+typedef enum rw_softmax_kind {
+    RW_SOFTMAX = 0,
+    RW_LOG_SOFTMAX = 1,
+    RW_SOFTMAX_GRADIENT = 2, /* operand 0: the gradient of the result */
+    RW_LOG_SOFTMAX_GRADIENT = 3,
+    /* With options. Operands: a mask (of the input's dtype or f32, added; or u8, whose zeros hide), and of
+     * the accumulator's dtype temperatures and sinks; each may be left out. Gradients have that of the result
+     * before them, and a second result: that of the sink, a value a row. */
+    RW_SOFTMAX_WITH = 4,
+    RW_LOG_SOFTMAX_WITH = 5,
+    RW_SOFTMAX_WITH_GRADIENT = 6,
+    RW_LOG_SOFTMAX_WITH_GRADIENT = 7
+} rw_softmax_kind;
 
 typedef enum rw_norm_kind { RW_RMS_NORM = 0, RW_LAYER_NORM = 1 } rw_norm_kind;
 
@@ -157,6 +169,11 @@ typedef struct rw_softmax_params {
     rw_problem problem;
     rw_plan plan;
     rw_softmax_kind kind;
+    /* Of the kinds with options. */
+    double scale;
+    double soft_cap;   /* 0: none */
+    int64_t queries;   /* of a causal mask: row i is query i % queries; 0: no causal mask */
+    int32_t of_logits; /* not 0: a gradient is that of the logits, before the mask is added */
 } rw_softmax_params;
 
 typedef struct rw_norm_params {

@@ -98,21 +98,6 @@ pub enum Error {
         shape: Shape,
     },
 
-    /// A target is no class, and not the one that is ignored.
-    #[error("{op}: target {target} of row {row} is none of the {classes} classes of the input of shape {shape:?}")]
-    TargetOutOfRange {
-        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
-        op: &'static str,
-        /// Which row, counted over all dims but the last.
-        row: usize,
-        /// Its target.
-        target: i64,
-        /// How many classes there are.
-        classes: usize,
-        /// The shape of the input.
-        shape: Shape,
-    },
-
     /// An operand that the op cannot do without was not given.
     #[error("{op}: {argument} is missing beside the input of shape {shape:?}")]
     MissingOperand {
@@ -208,7 +193,7 @@ pub enum Error {
         shape: Shape,
     },
 
-    /// The target of a row is no class.
+    /// The target of a row is no class, and not the one that is ignored.
     #[error(
         "{op}: the target of row {row} is {target}, the input of shape {shape:?} has {classes} classes"
     )]

@@ -56,6 +56,27 @@ pub enum Op {
     Softmax,
     /// `x - logsumexp(row)`.
     LogSoftmax,
+    /// The gradient of [`Op::Softmax`], or of [`Op::LogSoftmax`], given that of its result.
+    SoftmaxGradient {
+        /// Whether it is that of the logarithm.
+        log: bool,
+    },
+    /// [`Op::Softmax`] or [`Op::LogSoftmax`] of logits that are made of the input.
+    SoftmaxWith {
+        /// Whether it is the logarithm.
+        log: bool,
+        /// How the logits are made, as far as that is no operand.
+        logits: Logits,
+    },
+    /// The gradient of [`Op::SoftmaxWith`], given that of its result; beside it that of the sink.
+    SoftmaxWithGradient {
+        /// Whether it is that of the logarithm.
+        log: bool,
+        /// As in [`Op::SoftmaxWith`].
+        logits: Logits,
+        /// Whether it is the gradient of the logits, and so of an added mask, not that of the input.
+        of_logits: bool,
+    },
     /// `x / sqrt(mean(x^2) + eps) * weight`.
     RmsNorm {
         /// Added to the mean square, in f32 or wider whatever the dtype.
@@ -93,6 +114,18 @@ pub struct CrossEntropy {
     pub z_loss: f64,
     /// Logits x are `cap * tanh(x / cap)`.
     pub soft_cap: Option<f64>,
+}
+
+/// How the logits of a softmax are made of its input: `cap(x * scale / temperature) + mask`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Logits {
+    /// What the input is multiplied with.
+    pub scale: f64,
+    /// `c` of `cap(x) = c * tanh(x / c)`.
+    pub soft_cap: Option<f64>,
+    /// Of a causal mask, how many queries follow each other: row `i` is query `q = i % queries`, and sees the
+    /// keys up to `q + keys - queries`.
+    pub queries: Option<usize>,
 }
 
 /// What an op makes of a row.
@@ -160,6 +193,12 @@ impl Op {
             Op::LogSumExp => "logsumexp",
             Op::Softmax => "softmax",
             Op::LogSoftmax => "log-softmax",
+            Op::SoftmaxGradient { log: false } => "softmax-gradient",
+            Op::SoftmaxGradient { log: true } => "log-softmax-gradient",
+            Op::SoftmaxWith { log: false, .. } => "softmax-with",
+            Op::SoftmaxWith { log: true, .. } => "log-softmax-with",
+            Op::SoftmaxWithGradient { log: false, .. } => "softmax-with-gradient",
+            Op::SoftmaxWithGradient { log: true, .. } => "log-softmax-with-gradient",
             Op::RmsNorm { .. } => "rms-norm",
             Op::LayerNorm { .. } => "layer-norm",
             Op::CrossEntropy(_) => "cross-entropy",
@@ -176,6 +215,8 @@ impl Op {
             Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
                 &[RowResult::Row]
             }
+            Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => &[RowResult::Row],
+            Op::SoftmaxWithGradient { .. } => &[RowResult::Row, RowResult::Scalar],
             Op::MinMax => &[RowResult::Pair],
             Op::CrossEntropy(_) => &[RowResult::Scalar, RowResult::Pair],
             Op::CrossEntropyWithGradient(_) => &[RowResult::Row, RowResult::Scalar],
@@ -192,7 +233,10 @@ impl Op {
     /// Rows of the input's dtype that the kernel keeps on chip between walks: the input, and those
     /// operands that it reads more than once.
     pub const fn cached_rows(&self) -> usize {
-        1
+        match self {
+            Op::SoftmaxGradient { .. } | Op::SoftmaxWithGradient { .. } => 2,
+            _ => 1,
+        }
     }
 
     /// True for a reduction: one result or two per row.
@@ -227,6 +271,8 @@ impl Op {
                 | Op::CrossEntropyWithGradient(_)
                 | Op::CrossEntropyGradient(_)
                 | Op::TargetWeights { .. }
+                | Op::SoftmaxGradient { .. }
+                | Op::SoftmaxWithGradient { .. }
         )
     }
 
@@ -239,12 +285,16 @@ impl Op {
         const CLASS_WEIGHTS: Operand = Operand::vector("class weights")
             .of(OperandDType::Accumulator)
             .or_none();
-        const WEIGHT_SUM: Operand = Operand::values("sum of class weights")
-            .of(OperandDType::Accumulator)
-            .or_none();
-        const FACTORS: Operand = Operand::values("gradient").of(OperandDType::Accumulator);
+        const WEIGHT_SUM: Operand = Operand::values("sum of class weights").or_none();
+        const FACTORS: Operand = Operand::values("gradient");
         const SCALES: Operand = FACTORS.or_none();
-        const STATISTICS: Operand = Operand::values("statistics").of(OperandDType::Accumulator);
+        const STATISTICS: Operand = Operand::values("statistics");
+        const MASK: Operand = Operand::rows("mask")
+            .of(OperandDType::InputF32OrU8)
+            .or_none();
+        const TEMPERATURE: Operand = Operand::values("temperature").or_none();
+        const SINK: Operand = Operand::values("sinks").or_none();
+        const GRADIENT: Operand = Operand::rows("the gradient of the result");
         match self {
             Op::RmsNorm { .. } => &[WEIGHT],
             Op::LayerNorm { .. } => &[WEIGHT, BIAS],
@@ -254,6 +304,9 @@ impl Op {
                 &[TARGETS, CLASS_WEIGHTS, FACTORS, STATISTICS, STATISTICS]
             }
             Op::TargetWeights { .. } => &[TARGETS, CLASS_WEIGHTS],
+            Op::SoftmaxGradient { .. } => &[GRADIENT],
+            Op::SoftmaxWith { .. } => &[MASK, TEMPERATURE, SINK],
+            Op::SoftmaxWithGradient { .. } => &[GRADIENT, MASK, TEMPERATURE, SINK],
             _ => &[],
         }
     }
@@ -323,8 +376,10 @@ pub enum OperandDType {
     Input,
     /// The input's, or f32 beside a half type.
     InputOrF32,
-    /// f32, or f64 beside f64.
+    /// That which the input accumulates in.
     Accumulator,
+    /// The input's, or f32 beside a half type, or u8.
+    InputF32OrU8,
     /// One of these.
     OneOf(&'static [DType]),
 }
@@ -361,10 +416,11 @@ impl Operand {
         }
     }
 
-    /// A value for each row, of the input's dtype, that must be given.
+    /// One value for every row, of the accumulator's dtype, that must be given.
     pub const fn values(name: &'static str) -> Self {
         Operand {
             kind: OperandKind::Values,
+            dtype: OperandDType::Accumulator,
             ..Self::vector(name)
         }
     }
@@ -388,6 +444,9 @@ impl Operand {
             OperandDType::Input => dtype == input,
             OperandDType::InputOrF32 => dtype == input || dtype == accumulator_dtype(input),
             OperandDType::Accumulator => dtype == accumulator_dtype(input),
+            OperandDType::InputF32OrU8 => {
+                dtype == input || dtype == accumulator_dtype(input) || dtype == DType::U8
+            }
             OperandDType::OneOf(dtypes) => dtypes.contains(&dtype),
         }
     }
@@ -640,6 +699,9 @@ impl Problem {
                 });
             }
         }
+        if let Op::SoftmaxWith { logits, .. } | Op::SoftmaxWithGradient { logits, .. } = op {
+            check_logits(op, &logits, rank, &shape)?;
+        }
         let Some(view) = Rows::of(input) else {
             return Err(Error::NotPacked {
                 op: op.name(),
@@ -785,6 +847,39 @@ pub fn check_axis(op: Op, dim: usize, len: usize, shape: &Shape) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// Options must be numbers that the formulas are defined for.
+pub fn check_logits(op: Op, logits: &Logits, rank: usize, shape: &Shape) -> Result<()> {
+    let invalid = |option, value: String, expected| {
+        Err(Error::InvalidOption {
+            op: op.name(),
+            option,
+            value,
+            expected,
+            shape: shape.clone(),
+        })
+    };
+    if !logits.scale.is_finite() {
+        return invalid("scale", logits.scale.to_string(), "finite");
+    }
+    if let Some(cap) = logits.soft_cap {
+        // In f32, which half types are computed in, it must not vanish either.
+        if !(cap >= f64::from(f32::MIN_POSITIVE) && cap <= f64::from(f32::MAX)) {
+            return invalid(
+                "soft cap",
+                cap.to_string(),
+                "positive and finite, in f32 as well",
+            );
+        }
+    }
+    match logits.queries {
+        Some(queries) if queries == 0 || (rank > 1 && queries != shape.dims()[rank - 2].max(1)) => {
+            let expected = "the length of the dim before the keys'";
+            invalid("queries", queries.to_string(), expected)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// An operand must be there unless it may be left out, and have the shape and a dtype that it should.

@@ -118,12 +118,16 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
         _ => 1,
     };
     let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
-    let most_vectors = if row_vectors > usual_most && element_bytes > 1 {
-        8
-    } else {
-        usual_vectors
+    // What keeps two rows, or makes logits, has no registers for more than that, nor f64 for as many; what
+    // makes logits twice, for half: with more, kernels spill up to 300 bytes (CUDA 13.0, sm_80 and sm_90a).
+    let f64_half = if element_bytes == 8 { 2 } else { 1 };
+    let most_vectors = match op {
+        Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => usual_vectors / f64_half,
+        Op::SoftmaxWithGradient { .. } => usual_vectors / (2 * f64_half),
+        _ if row_vectors > usual_most && element_bytes > 1 => 8,
+        _ => usual_vectors,
     };
-    let vectors = row_vectors.next_power_of_two().min(most_vectors);
+    let vectors = row_vectors.next_power_of_two().min(most_vectors.max(1));
     let lanes = row_vectors.div_ceil(vectors).next_power_of_two();
     ChunkShape {
         lanes: lanes.min(WARP_LANES),

@@ -44,11 +44,11 @@ constexpr int blocks_at_once(Ownership ownership) {
     } else if (kValues > 32) {
         wanted = cluster ? kWanted.wide_cluster : kWanted.wide_block;
     } else if (kElementBytes == 4) {
-        wanted = ownership == Ownership::kResidentWarp ? 2 : max_of(2, min_of(wanted - 1, 3));
+        wanted = ownership == Ownership::kResidentWarp ? min_of(wanted, 2) : max_of(2, min_of(wanted - 1, 3));
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     // The figures are Hopper's; for what came before, only that nothing spills is known.
-    wanted = kElementBytes == 8 || kValues > 32 ? 1 : min_of(wanted, 2);
+    wanted = kElementBytes == 8 || kValues > 32 ? 1 : min_of(wanted, kWanted.older);
 #endif
     return wanted;
 }

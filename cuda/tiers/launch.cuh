@@ -49,12 +49,17 @@ struct Made<2> {
     using Streaming = VectorList<4, 8>;
 };
 
-// Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it.
-template <class F, int... Vs>
+// Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it, or it is
+// more than Most.
+template <int Most, class F, int... Vs>
 int with_vectors(VectorList<Vs...>, int vectors, F f) {
     int status = RW_NO_KERNEL;
-    static_cast<void>(
-        ((vectors == Vs ? (status = f(Vectors<Vs>{}), true) : false) || ...));
+    const auto one = [&](auto v) {
+        if constexpr (decltype(v)::kCount <= Most) {
+            status = f(v);
+        }
+    };
+    static_cast<void>(((vectors == Vs ? (one(Vectors<Vs>{}), true) : false) || ...));
     return status;
 }
 
@@ -68,6 +73,23 @@ template <class Body, class = void>
 constexpr int kCachedRows = 1;
 template <class Body>
 constexpr int kCachedRows<Body, decltype(static_cast<void>(Body::kCachedRows))> = Body::kCachedRows;
+
+// Vectors a lane that a body has kernels for, at most (as src/tuning.rs::chunk_shape must say): as rows of one
+// chunk may have fewer, and all others have so many. 0 where the body says nothing.
+template <class Body, class = void>
+constexpr int kMostVectors = 0;
+template <class Body>
+constexpr int kMostVectors<Body, decltype(static_cast<void>(Body::kMostVectors))> = Body::kMostVectors;
+
+template <class Body, int Most = kMostVectors<Body>>
+struct MadeFor {
+    using Warp = typename Made<sizeof(typename Body::Element)>::Warp;
+    using Block = VectorList<Most>;
+    using Cluster = VectorList<Most>;
+    using Streaming = VectorList<Most>;
+};
+template <class Body>
+struct MadeFor<Body, 0> : Made<sizeof(typename Body::Element)> {};
 
 // The same of a block that streams and keeps `kept` states.
 template <class Body>
@@ -149,7 +171,8 @@ cudaError_t ask_for_clusters(Kernel* kernel, int blocks, cudaLaunchConfig_t& con
 template <class Body>
 int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* stream, bool dry_run) {
     static_assert(Body::kStateBytes <= RW_STATE_BYTES, "src/plan.rs lays out RW_STATE_BYTES a state");
-    using Lists = Made<sizeof(typename Body::Element)>;
+    using Lists = MadeFor<Body>;
+    constexpr int kMost = kMostVectors<Body> > 0 ? kMostVectors<Body> : 8;
     if (!plan_is_sound<Body>(plan, rows, width)) {
         return RW_BAD_PLAN;
     }
@@ -196,23 +219,23 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
     };
     switch (plan.ownership) {
         case RW_RESIDENT_WARP:
-            return with_vectors(typename Lists::Warp{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMost>(typename Lists::Warp{}, plan.vectors, [&](auto v) {
                 return start(warp_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_RESIDENT_BLOCK:
-            return with_vectors(typename Lists::Block{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMost>(typename Lists::Block{}, plan.vectors, [&](auto v) {
                 return start(block_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_RESIDENT_CLUSTER:
-            return with_vectors(typename Lists::Cluster{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMost>(typename Lists::Cluster{}, plan.vectors, [&](auto v) {
                 return start(cluster_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_STREAMING:
-            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+            return with_vectors<kMost>(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
                 return start(streaming_kernel<Body, decltype(v)::kCount>, rows_of);
             });
         case RW_SPLIT_K:
-            return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) -> int {
+            return with_vectors<kMost>(typename Lists::Streaming{}, plan.vectors, [&](auto v) -> int {
                 if constexpr (decltype(v)::kCount <= Body::kMostSplitVectors) {
                     return start(split_k_kernel<Body, decltype(v)::kCount>, rows_of);
                 } else {
@@ -230,12 +253,12 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
                     panels.own_log2 += 1;
                 }
                 if (plan.chunks == 1) {
-                    return with_vectors(typename Lists::Warp{}, plan.vectors, [&](auto v) {
+                    return with_vectors<kMost>(typename Lists::Warp{}, plan.vectors, [&](auto v) {
                         return start(
                             tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledWarp>, panels);
                     });
                 }
-                return with_vectors(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+                return with_vectors<kMost>(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
                     return start(
                         tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledStreaming>, panels);
                 });

@@ -160,10 +160,10 @@ fn run_on<I: Isa>(
         };
     }
     let one = match x {
-        CpuStorage::F16(x) => run_float(isa, problem, x, operands),
-        CpuStorage::BF16(x) => run_float(isa, problem, x, operands),
-        CpuStorage::F32(x) => run_float(isa, problem, x, operands),
-        CpuStorage::F64(x) => run_float(isa, problem, x, operands),
+        CpuStorage::F16(x) => return run_float(isa, problem, x, operands),
+        CpuStorage::BF16(x) => return run_float(isa, problem, x, operands),
+        CpuStorage::F32(x) => return run_float(isa, problem, x, operands),
+        CpuStorage::F64(x) => return run_float(isa, problem, x, operands),
         CpuStorage::U8(x) => run_any(isa, problem, x),
         CpuStorage::U32(x) => run_any(isa, problem, x),
         CpuStorage::I16(x) => run_any(isa, problem, x),
@@ -204,13 +204,13 @@ fn run_float<I: Isa, T: Dtype>(
     problem: &Problem,
     x: &[T],
     operands: &[Option<&CpuStorage>],
-) -> Result<CpuStorage> {
+) -> Result<Vec<CpuStorage>> {
     if problem.op.takes_integers() {
-        return run_any(isa, problem, x);
+        return Ok(vec![run_any(isa, problem, x)?]);
     }
     let side = |i| vector::<T>(problem, operands, i);
     let launch = Launch::new(isa, problem, x)?;
-    match problem.op {
+    let one = match problem.op {
         Op::Mean => launch.run(&moments::Mean::new()),
         Op::AbsMax => launch.fold::<reduce::Extreme<LargestMagnitude>>(),
         Op::NormL1 => launch.fold::<reduce::NormL1>(),
@@ -221,6 +221,19 @@ fn run_float<I: Isa, T: Dtype>(
         Op::LogSumExp => launch.run(&softmax::LogSumExp::new()),
         Op::Softmax => launch.run(&softmax::Softmax::new()),
         Op::LogSoftmax => launch.run(&softmax::LogSoftmax::new()),
+        Op::SoftmaxWith { log, logits } => launch.run(&softmax::With {
+            rules: softmax::Rules::new(problem, operands, 0, logits)?,
+            log,
+        }),
+        Op::SoftmaxWithGradient {
+            log,
+            logits,
+            of_logits,
+        } => return softmax::gradient_with(&launch, operands, log, logits, of_logits),
+        Op::SoftmaxGradient { log } => launch.run(&softmax::Gradient {
+            gradient: OperandRows::required(problem, operands, 0)?,
+            log,
+        }),
         Op::RmsNorm { eps } => launch.run(&norm::RmsNorm {
             weight: side(0)?,
             eps,
@@ -231,7 +244,8 @@ fn run_float<I: Isa, T: Dtype>(
             eps,
         }),
         _ => Err(unsupported(problem)),
-    }
+    };
+    Ok(vec![one?])
 }
 
 /// The last element of the last row must lie in the storage.
@@ -301,6 +315,22 @@ impl<'a, T: WithDType> OperandRows<'a, T> {
             stored,
         }))
     }
+
+    /// The same of one that must be there.
+    fn required(
+        problem: &Problem,
+        operands: &[Option<&'a CpuStorage>],
+        index: usize,
+    ) -> Result<Self> {
+        match Self::of(problem, operands, index)? {
+            Some(operand) => Ok(operand),
+            None => candle_core::bail!(
+                "{}: operand {index} is missing (input of shape {:?})",
+                problem.op.name(),
+                problem.shape
+            ),
+        }
+    }
 }
 
 impl<'a, T> OperandRows<'a, T> {
@@ -318,14 +348,7 @@ fn vector<'a, T: Dtype>(
     operands: &[Option<&'a CpuStorage>],
     index: usize,
 ) -> Result<&'a [T]> {
-    match OperandRows::<T>::of(problem, operands, index)? {
-        Some(vector) => Ok(vector.row(0)),
-        None => candle_core::bail!(
-            "{}: operand {index} is missing (input of shape {:?})",
-            problem.op.name(),
-            problem.shape
-        ),
-    }
+    Ok(OperandRows::<T>::required(problem, operands, index)?.row(0))
 }
 
 /// A checked problem with its input.

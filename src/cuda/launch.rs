@@ -124,14 +124,43 @@ unsafe fn call(
     let dry = i32::from(dry_run);
     // SAFETY (all four): the params live for the call, which copies them into the launch.
     match problem.op {
-        Op::Softmax | Op::LogSoftmax => {
+        Op::Softmax
+        | Op::LogSoftmax
+        | Op::SoftmaxGradient { .. }
+        | Op::SoftmaxWith { .. }
+        | Op::SoftmaxWithGradient { .. } => {
+            let logits = match problem.op {
+                Op::SoftmaxWith { logits, .. } | Op::SoftmaxWithGradient { logits, .. } => logits,
+                _ => crate::problem::Logits {
+                    scale: 1.0,
+                    soft_cap: None,
+                    queries: None,
+                },
+            };
+            use sys::rw_softmax_kind as K;
             let params = sys::rw_softmax_params {
                 problem: p,
                 plan,
                 kind: match problem.op {
-                    Op::Softmax => sys::rw_softmax_kind::RW_SOFTMAX,
-                    _ => sys::rw_softmax_kind::RW_LOG_SOFTMAX,
+                    Op::Softmax => K::RW_SOFTMAX,
+                    Op::SoftmaxGradient { log: false } => K::RW_SOFTMAX_GRADIENT,
+                    Op::SoftmaxGradient { log: true } => K::RW_LOG_SOFTMAX_GRADIENT,
+                    Op::SoftmaxWith { log: false, .. } => K::RW_SOFTMAX_WITH,
+                    Op::SoftmaxWith { log: true, .. } => K::RW_LOG_SOFTMAX_WITH,
+                    Op::SoftmaxWithGradient { log: false, .. } => K::RW_SOFTMAX_WITH_GRADIENT,
+                    Op::SoftmaxWithGradient { log: true, .. } => K::RW_LOG_SOFTMAX_WITH_GRADIENT,
+                    _ => K::RW_LOG_SOFTMAX,
                 },
+                scale: logits.scale,
+                soft_cap: logits.soft_cap.unwrap_or(0.0),
+                queries: logits.queries.unwrap_or(0) as i64,
+                of_logits: i32::from(matches!(
+                    problem.op,
+                    Op::SoftmaxWithGradient {
+                        of_logits: true,
+                        ..
+                    }
+                )),
             };
             unsafe { sys::rw_softmax(&params, stream, dry) }
         }
@@ -202,7 +231,10 @@ unsafe fn call(
                 | Op::CrossEntropy(_)
                 | Op::CrossEntropyWithGradient(_)
                 | Op::CrossEntropyGradient(_)
-                | Op::TargetWeights { .. } => return sys::RW_NO_KERNEL,
+                | Op::TargetWeights { .. }
+                | Op::SoftmaxGradient { .. }
+                | Op::SoftmaxWith { .. }
+                | Op::SoftmaxWithGradient { .. } => return sys::RW_NO_KERNEL,
             };
             let params = sys::rw_reduce_params {
                 problem: p,
@@ -335,7 +367,7 @@ fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
 mod tests {
     use super::*;
     use crate::plan::{with_tier, DeviceLimits};
-    use crate::problem::{OperandKind, FLOAT_DTYPES};
+    use crate::problem::{accumulator_dtype, OperandKind, FLOAT_DTYPES};
     use candle_core::Layout;
 
     /// The planner and the kernel tables are written in two languages: each plan must have a kernel.
@@ -368,11 +400,40 @@ mod tests {
         let mut checked = 0;
         for width in widths {
             for dtype in FLOAT_DTYPES {
-                for op in Op::ALL {
-                    let side = Layout::contiguous(width);
-                    let sides = vec![Some((&side, dtype)); op.operands().len()];
-                    let problem =
-                        Problem::new(op, &Layout::contiguous((7, width)), dtype, &sides).unwrap();
+                let logits = crate::problem::Logits {
+                    scale: 0.5,
+                    soft_cap: Some(30.0),
+                    queries: Some(7),
+                };
+                let unlisted = [false, true].map(|log| {
+                    let of_logits = log;
+                    [
+                        Op::SoftmaxGradient { log },
+                        Op::SoftmaxWith { log, logits },
+                        Op::SoftmaxWithGradient {
+                            log,
+                            logits,
+                            of_logits,
+                        },
+                    ]
+                });
+                for op in Op::ALL.into_iter().chain(unlisted.concat()) {
+                    let x = Layout::contiguous((7, width));
+                    let sides: Vec<_> = op
+                        .operands()
+                        .iter()
+                        .map(|operand| Layout::contiguous(operand.shape(x.shape())))
+                        .collect();
+                    let sides: Vec<_> = sides
+                        .iter()
+                        .zip(op.operands())
+                        .map(|(side, operand)| match operand.kind {
+                            OperandKind::Values => (side, accumulator_dtype(dtype)),
+                            _ => (side, dtype),
+                        })
+                        .map(Some)
+                        .collect();
+                    let problem = Problem::new(op, &x, dtype, &sides).unwrap();
                     let device = DeviceLimits::H200;
                     let mut plans = vec![Plan::select(&problem, &device).unwrap()];
                     for tier in Tier::ALL {

@@ -34,10 +34,12 @@ pub use candle_nn::loss::*;
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
-    const OP: &str = "cross-entropy";
-    check(OP, inp, target)?;
-    let logits = inp.to_dtype(compute_dtype(inp.dtype()))?;
-    minus_mean_at(&ops::log_softmax(&logits, 1)?, target)
+    check("cross-entropy", inp, target)?;
+    let target = match target.dtype() {
+        DType::U8 => target.to_dtype(DType::U32)?,
+        _ => target.clone(),
+    };
+    ops::cross_entropy(inp, &target, &ops::CrossEntropyOptions::default())
 }
 
 /// `candle_nn::loss::nll`: the mean over the rows of `-inp[target]`, for log-probabilities `inp`.
@@ -48,7 +50,12 @@ pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Those of [`cross_entropy`].
 pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
-    check("nll", inp, target)?;
+    const OP: &str = "nll";
+    check(OP, inp, target)?;
+    if target.device().is_cpu() {
+        let targets = target.to_dtype(DType::I64)?.to_vec1()?;
+        check_classes(OP, &targets, inp)?;
+    }
     // Candle gathers from contiguous tensors alone.
     minus_mean_at(
         &inp.to_dtype(compute_dtype(inp.dtype()))?.contiguous()?,
@@ -122,12 +129,7 @@ fn check(op: &'static str, inp: &Tensor, target: &Tensor) -> Result<()> {
         .into());
     }
     check_float(op, inp)?;
-    check_device(op, "target", target, inp)?;
-    if target.device().is_cpu() {
-        let targets = target.to_dtype(DType::I64)?.to_vec1()?;
-        check_classes(op, &targets, inp)?;
-    }
-    Ok(())
+    Ok(check_device(op, "target", target, inp)?)
 }
 
 /// Each target must be a class of its row.

@@ -92,7 +92,28 @@ pub(super) fn map<Dm: Dim>(op: Op, x: &Tensor, dim: Dm) -> Result<Tensor> {
     if let Some(y) = apply_to_columns(op, &rows, dim)? {
         return Ok(y);
     }
-    let y = apply(op, &rows, &[])?;
+    last_back(apply(op, &rows, &[])?, dim)
+}
+
+/// The same beside operands, each of which has a dim for each of those of `x`.
+pub(super) fn map_beside(
+    op: Op,
+    x: &Tensor,
+    dim: usize,
+    operands: &[Option<Tensor>],
+) -> Result<Tensor> {
+    let kept: Vec<usize> = (0..x.rank()).filter(|i| *i != dim).collect();
+    let operands = operands
+        .iter()
+        .map(|operand| operand.as_ref().map(|t| last(t, &kept, &[dim])).transpose())
+        .collect::<Result<Vec<_>>>()?;
+    let operands: Vec<_> = operands.iter().map(Option::as_ref).collect();
+    let y = apply(op, &last(x, &kept, &[dim])?, &operands)?;
+    last_back(y, dim)
+}
+
+/// `y` with its last dim at `dim`, contiguous.
+fn last_back(y: Tensor, dim: usize) -> Result<Tensor> {
     if dim + 1 == y.rank() {
         return Ok(y);
     }

@@ -85,13 +85,16 @@ pub(crate) fn gradient(
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
         Op::CrossEntropy(options) => vec![loss::cross_entropy_gradient(&pass, options)?],
+        Op::SoftmaxWith { log, logits } => softmax::gradient_with(&pass, log, &logits)?,
         Op::ArgMax
         | Op::ArgMin
         | Op::Any
         | Op::All
         | Op::CrossEntropyWithGradient(_)
         | Op::CrossEntropyGradient(_)
-        | Op::TargetWeights { .. } => {
+        | Op::TargetWeights { .. }
+        | Op::SoftmaxGradient { .. }
+        | Op::SoftmaxWithGradient { .. } => {
             candle_core::bail!("{}: no derivative", op.name())
         }
     };
@@ -112,11 +115,16 @@ fn fused_gradient(
     operands: &[Option<&Tensor>],
     _res: &Tensor,
     grad: &Tensor,
-    _wanted: &[bool],
+    wanted: &[bool],
 ) -> Result<Option<Vec<Option<Tensor>>>> {
     match op {
         Op::CrossEntropy(options) => {
             loss::fused_gradient(options, x, operands, grad).map(|dx| Some(vec![Some(dx)]))
+        }
+        Op::Softmax => softmax::fused_gradient(false, x, grad).map(Some),
+        Op::LogSoftmax => softmax::fused_gradient(true, x, grad).map(Some),
+        Op::SoftmaxWith { log, logits } => {
+            softmax::fused_gradient_with(log, &logits, x, operands, grad, wanted).map(Some)
         }
         _ => Ok(None),
     }

@@ -56,4 +56,4 @@ pub use reduce::{
     norm_l1_keepdim, norm_l2, norm_l2_keepdim, norm_linf, norm_linf_keepdim, prod, prod_keepdim,
     std, std_keepdim, sum, sum_keepdim, var, var_keepdim,
 };
-pub use softmax::{log_softmax, softmax};
+pub use softmax::{log_softmax, log_softmax_with, softmax, softmax_with, SoftmaxOptions};

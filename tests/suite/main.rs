@@ -20,6 +20,7 @@ mod integers;
 mod layouts;
 mod loss;
 mod nn;
+mod softmax;
 #[cfg(feature = "cuda")]
 mod streams;
 mod tensor;

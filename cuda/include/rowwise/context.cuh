@@ -37,8 +37,8 @@ enum class Ownership {
 // Resident blocks of 256 threads that a multiprocessor should hold at once, which bounds the
 // registers of a thread: 5 leave 48 each, 4 leave 64, 3 leave 80, 2 leave 128. A body says what it
 // wants for tiles of up to 32 values of a half type, on the warp tier, in a block and in a cluster,
-// and for wider tiles; f32 tiles get a block less, and on the warp tier always two, as do f64 tiles
-// everywhere. More blocks hide more latency, until
+// and for wider tiles; f32 tiles get a block less, and on the warp tier two at most; f64 tiles get
+// two everywhere. More blocks hide more latency, until
 // registers spill: the figures are the largest that do not.
 // bf16 softmax (16384, 16384) in a cluster: 0.92 of copy speed with 4, 0.97 with 5 (H200,
 // 2026-11-29).
@@ -48,6 +48,7 @@ struct Occupancy {
     int cluster;
     int wide_block;
     int wide_cluster;
+    int older = 2;  // at most, before sm_90
 };
 
 // Chunk states that a streaming row keeps before it joins them: 32 groups of 32.

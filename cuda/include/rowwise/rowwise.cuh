@@ -12,3 +12,4 @@
 #include "monoids/prod.cuh"
 #include "monoids/sum.cuh"
 #include "monoids/welford.cuh"
+#include "monoids/weighted_log_sum_exp.cuh"

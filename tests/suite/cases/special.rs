@@ -1,4 +1,4 @@
-//! S: NaN and infinities. (Masks, and so S02, do not exist here yet.)
+//! S: NaN, infinities and masks.
 
 use candle_rowwise::ops;
 
@@ -37,6 +37,51 @@ fn s01(device: &Device) -> Result<()> {
                 assert_same(&format!("softmax {what}"), &ops::softmax(&t, 1)?, &nan)?;
                 let y = ops::log_softmax(&t, 1)?;
                 assert_same(&format!("log_softmax {what}"), &y, &nan)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A scaled softmax under a mask that hides all keys of a query: zeros there, forward and backward, and in
+/// all other rows the bits of a run without that query. Whatever the mask is broadcast from.
+fn s02(device: &Device) -> Result<()> {
+    let shape = [2, 2, 4, 4];
+    let x = tensor(&h_values(64), shape.as_slice(), DType::F32, device)?;
+    let g = tensor(&normal(44, 64), shape.as_slice(), DType::F32, device)?;
+    for batches in [1, 2] {
+        for heads in [1, 2] {
+            let kept: Vec<u8> = (0..batches * heads * 16)
+                .map(|k| {
+                    let (batch, i, j) = (k / 16 / heads, k / 4 % 4, k % 4);
+                    u8::from(j <= i && !(batch == 0 && i == 1))
+                })
+                .collect();
+            let mask = Tensor::from_vec(kept, (batches, heads, 4, 4), device)?;
+            let full = mask.broadcast_as(shape.as_slice())?;
+            // What is added for the same: 0 and -inf.
+            let added = full.where_cond(&x.zeros_like()?, &(x.ones_like()? * -INF)?)?;
+            let run = |x: &Tensor, g: &Tensor, mask: &Tensor| -> Result<[Tensor; 2]> {
+                let x = Var::from_tensor(x)?;
+                let options = ops::SoftmaxOptions::new().scale(0.5).mask(mask);
+                let y = ops::softmax_with(x.as_tensor(), 3, &options)?;
+                let dx = gradient_of(&(&y * g)?.sum_all()?.backward()?, &x);
+                Ok([y, dx])
+            };
+            let got = run(&x, &g, &mask)?;
+            let without = |t: &Tensor| Tensor::cat(&[t.narrow(2, 0, 1)?, t.narrow(2, 2, 2)?], 2);
+            let others = run(&without(&x)?, &without(&g)?, &without(&full)?)?;
+            let by_adding = run(&x, &g, &added)?;
+            for i in 0..2 {
+                let what = format!("S02 ({batches}, {heads}) {}", ["y", "dx"][i]);
+                let hidden = got[i].narrow(0, 0, 1)?.narrow(2, 1, 1)?;
+                assert_same(&what, &hidden, &[0.; 8])?;
+                let rest = |t: &Tensor| -> Result<Tensor> {
+                    Ok(t.narrow(0, 2 - batches, batches)?.contiguous()?)
+                };
+                let rest_of_got = rest(&without(&got[i])?)?;
+                assert_bits_eq(&what, &rest_of_got, &rest(&others[i])?)?;
+                assert_bits_eq(&format!("{what} by adding"), &by_adding[i], &got[i])?;
             }
         }
     }
@@ -216,6 +261,7 @@ fn reductions(device: &Device) -> Result<()> {
 on_devices! {
     reductions: reductions_cpu, reductions_cuda;
     s01: s01_cpu, s01_cuda;
+    s02: s02_cpu, s02_cuda;
     s03: s03_cpu, s03_cuda;
     s04: s04_cpu, s04_cuda;
     s05: s05_cpu, s05_cuda;
