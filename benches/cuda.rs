@@ -7,14 +7,19 @@
 //! that counts is the fraction of the copy's speed: single times drift with the machine, ratios of
 //! one run do not. What is timed is checked against an f64 reference.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{bail, Context, Result};
+use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::driver::{sys::CUevent_flags, CudaStream};
-use candle_core::{CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout, Storage, Tensor};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaStorage, DType, Device, Layout, Shape, Storage, Tensor};
 use candle_rowwise::cuda::run_into;
-use candle_rowwise::problem::{Op, Problem, RowResult};
+use candle_rowwise::problem::{
+    accumulator_dtype, CrossEntropy, Op, OperandDType, OperandKind, Problem, RowResult,
+};
 use clap::Parser;
 
 #[derive(Parser)]
@@ -73,7 +78,7 @@ fn main() -> Result<()> {
     let stream = device.as_cuda_device()?.cuda_stream();
     println!("{}", stream.context().name()?);
     println!(
-        "{:12} {:5} {:>15} {:>10} {:>8} {:>10} {:>8}  checked",
+        "{:28} {:5} {:>15} {:>10} {:>8} {:>10} {:>8}  checked",
         "op", "dtype", "shape", "us", "GB/s", "copy us", "of copy"
     );
     let mut csv = options
@@ -96,7 +101,7 @@ fn main() -> Result<()> {
     };
     for dtype in dtypes {
         for &(rows, width) in &shapes {
-            for op in Op::ALL {
+            for op in ops() {
                 let wanted = options.op.as_ref().is_none_or(|o| op.name().contains(o));
                 if !wanted || (options.quick && op.result() == RowResult::Scalar) {
                     continue;
@@ -109,7 +114,7 @@ fn main() -> Result<()> {
                 let (us, gbs, copy_us) = (seconds * 1e6, bytes / seconds * 1e-9, copy * 1e6);
                 let fraction = copy / seconds;
                 println!(
-                    "{:12} {:5} {:>15} {us:>10.2} {gbs:>8.0} {copy_us:>10.2} {fraction:>8.3}  ok",
+                    "{:28} {:5} {:>15} {us:>10.2} {gbs:>8.0} {copy_us:>10.2} {fraction:>8.3}  ok",
                     op.name(),
                     dtype.as_str(),
                     format!("{rows}x{width}"),
@@ -135,51 +140,128 @@ fn parse_shape(text: &str) -> Result<(usize, usize)> {
     Ok((rows.parse()?, width.parse()?))
 }
 
+/// The ops that are timed: those of [`Op::ALL`], and the gradients' kernels.
+fn ops() -> Vec<Op> {
+    let loss = CrossEntropy {
+        ignore_index: None,
+        label_smoothing: 0.,
+        z_loss: 0.,
+        soft_cap: None,
+    };
+    let gradients = [
+        Op::SoftmaxGradient { log: false },
+        Op::SoftmaxGradient { log: true },
+        Op::CrossEntropy(loss),
+        Op::CrossEntropyWithGradient(loss),
+    ];
+    Op::ALL.into_iter().chain(gradients).collect()
+}
+
 /// One op on one shape, with its rotating inputs and outputs.
 struct Case {
     problem: Problem,
-    inputs: Vec<Tensor>,
-    sides: Vec<Tensor>,
-    outputs: Vec<Tensor>,
+    sets: Vec<Set>,
+}
+
+/// What one launch reads and writes.
+struct Set {
+    x: Tensor,
+    operands: Vec<Option<Tensor>>,
+    results: RefCell<Vec<CudaStorage>>,
 }
 
 impl Case {
     fn new(op: Op, dtype: DType, rows: usize, width: usize, device: &Device) -> Result<Self> {
-        let side_layout = Layout::contiguous(width);
-        let side_layouts = vec![Some((&side_layout, dtype)); op.operands().len()];
-        let layout = Layout::contiguous((rows, width));
-        let problem = Problem::new(op, &layout, dtype, &side_layouts)?;
-        let sets = (ROTATION_BYTES / problem.ideal_bytes().max(1)).clamp(2, 4096);
-        let random =
-            |shape: (usize, usize)| Tensor::randn(0f32, 1f32, shape, device)?.to_dtype(dtype);
-        let sides = (0..op.operands().len())
-            .map(|_| Ok(random((1, width))?.flatten_all()?))
-            .collect::<Result<Vec<_>>>()?;
-        let mut inputs = Vec::new();
-        let mut outputs = Vec::new();
-        for _ in 0..sets {
-            inputs.push(random((rows, width))?);
-            // Poisoned, so that an element that is not written shows in the check.
-            let poison = match problem.output_dtype() {
-                DType::U32 => Tensor::full(u32::MAX, problem.output_shape(), device)?,
-                dtype => Tensor::full(f32::NAN, problem.output_shape(), device)?.to_dtype(dtype)?,
-            };
-            outputs.push(poison);
-        }
+        let random = |shape: &Shape, dtype: DType| -> Result<Tensor> {
+            Ok(match dtype {
+                // Classes.
+                DType::U32 | DType::I64 => {
+                    Tensor::rand(0f32, width as f32 - 0.5, shape, device)?.to_dtype(dtype)?
+                }
+                dtype => Tensor::randn(0f32, 1f32, shape, device)?.to_dtype(dtype)?,
+            })
+        };
+        let shape = Shape::from((rows, width));
+        // What may be left out is left out.
+        let kinds: Vec<_> = op
+            .operands()
+            .iter()
+            .map(|operand| {
+                let operand_dtype = match operand.dtype {
+                    OperandDType::OneOf(dtypes) => dtypes[0],
+                    OperandDType::Accumulator => accumulator_dtype(dtype),
+                    _ => dtype,
+                };
+                (!operand.optional)
+                    .then(|| (operand.kind, operand.shape(op, &shape), operand_dtype))
+            })
+            .collect();
+        // Operands of a row or a value for each row rotate like the input.
+        let shared: Vec<_> = kinds
+            .iter()
+            .map(|kind| match kind {
+                Some((OperandKind::Vector, shape, dtype)) => random(shape, *dtype).map(Some),
+                _ => Ok(None),
+            })
+            .collect::<Result<_>>()?;
+        let layouts: Vec<_> = kinds
+            .iter()
+            .map(|kind| {
+                kind.as_ref()
+                    .map(|(_, shape, dtype)| (Layout::contiguous(shape), *dtype))
+            })
+            .collect();
+        let layouts: Vec<_> = layouts
+            .iter()
+            .map(|kind| kind.as_ref().map(|(layout, dtype)| (layout, *dtype)))
+            .collect();
+        let problem = Problem::new(op, &Layout::contiguous(&shape), dtype, &layouts)?;
+        let count = (ROTATION_BYTES / problem.ideal_bytes().max(1)).clamp(2, 4096);
+        let sets = (0..count).map(|_| {
+            let operands = kinds.iter().zip(&shared);
+            let operands = operands.map(|(kind, shared)| match (kind, shared) {
+                (Some((_, shape, dtype)), None) => random(shape, *dtype).map(Some),
+                (_, shared) => Ok(shared.clone()),
+            });
+            let results = (0..op.results().len()).map(|i| {
+                let shape = problem.result_shape(i);
+                // Poisoned, so that an element that is not written shows in the check.
+                let poison = match op.result_dtype(i, dtype) {
+                    DType::U32 => Tensor::full(u32::MAX, shape, device)?,
+                    dtype => Tensor::full(f32::NAN, shape, device)?.to_dtype(dtype)?,
+                };
+                let (storage, layout) = poison.storage_and_layout();
+                Ok(cuda(&storage)?.try_clone(layout)?)
+            });
+            Ok(Set {
+                x: random(&shape, dtype)?,
+                operands: operands.collect::<Result<_>>()?,
+                results: RefCell::new(results.collect::<Result<_>>()?),
+            })
+        });
+        let sets = sets.collect::<Result<_>>()?;
         device.synchronize()?;
-        Ok(Self {
-            problem,
-            inputs,
-            sides,
-            outputs,
-        })
+        Ok(Self { problem, sets })
+    }
+
+    fn launch(&self, set: &Set) -> Result<()> {
+        let (x, _) = set.x.storage_and_layout();
+        let operands: Vec<_> = set
+            .operands
+            .iter()
+            .map(|operand| operand.as_ref().map(|t| t.storage_and_layout().0))
+            .collect();
+        let operands = operands
+            .iter()
+            .map(|operand| operand.as_ref().map(|s| cuda(s)).transpose())
+            .collect::<candle_core::Result<Vec<_>>>()?;
+        let mut results = set.results.borrow_mut();
+        let mut results: Vec<_> = results.iter_mut().collect();
+        Ok(run_into(&self.problem, cuda(&x)?, &operands, &mut results)?)
     }
 
     fn time(&self, stream: &Arc<CudaStream>) -> Result<f64> {
-        median_launch_time(stream, |i| {
-            let set = i % self.inputs.len();
-            Ok(self.outputs[set].inplace_op1(&Launch { case: self, set })?)
-        })
+        median_launch_time(stream, |i| self.launch(&self.sets[i % self.sets.len()]))
     }
 
     /// Device-to-device copies that move as many bytes as the op must.
@@ -200,83 +282,62 @@ impl Case {
         })
     }
 
-    /// Rows at the ends and in the middle of the last output against f64.
+    /// Rows at the ends and in the middle of the results against f64.
     fn check(&self) -> Result<()> {
+        let Problem { op, width, .. } = self.problem;
+        // Where terms of size 1 cancel, so may their roundings.
+        let floor = match op {
+            Op::Sum => (width as f64).sqrt() * 10.,
+            Op::Softmax => 1e-30,
+            Op::SoftmaxGradient { log: false } => 1e-5,
+            _ => 1.,
+        };
+        // A coarse net for kernels that are wrong; the test suite is the fine one.
+        let unit = match self.problem.dtype {
+            DType::BF16 => 2f64.powi(-7),
+            DType::F16 => 2f64.powi(-10),
+            _ => 1e-5,
+        };
+        for set in self.sets.iter().take(LAUNCHES) {
+            let (storage, shape) = {
+                let results = set.results.borrow();
+                let shape = self.problem.output_shape();
+                (results[0].try_clone(&Layout::contiguous(&shape))?, shape)
+            };
+            let y = Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false);
+            self.check_set(set, &y, |got, want| {
+                (got - want).abs() <= unit * want.abs().max(floor)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_set(&self, set: &Set, y: &Tensor, close: impl Fn(f64, f64) -> bool) -> Result<()> {
         let Problem {
             op, rows, width, ..
         } = self.problem;
-        let sides = self
-            .sides
-            .iter()
-            .map(|s| Ok(s.to_dtype(DType::F64)?.to_vec1::<f64>()?))
-            .collect::<Result<Vec<_>>>()?;
-        // Where terms of size 1 cancel, so may their roundings.
-        let floor = match op {
-            Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::LogSumExp => 1.,
-            Op::Sum => (width as f64).sqrt() * 10.,
-            _ => 1e-30,
+        let f64s = |t: &Tensor| -> Result<Vec<f64>> {
+            Ok(t.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?)
         };
-        for set in 0..self.inputs.len().min(LAUNCHES) {
-            for row in [0, rows / 2, rows - 1] {
-                let x = self.inputs[set]
-                    .get(row)?
-                    .to_dtype(DType::F64)?
-                    .to_vec1::<f64>()?;
-                let y = self.outputs[set]
-                    .get(row)?
-                    .to_dtype(DType::F64)?
-                    .to_vec1::<f64>()?;
-                let expected = reference(op, &x, &sides);
-                // A coarse net for kernels that are wrong; the test suite is the fine one.
-                let unit = match self.problem.dtype {
-                    DType::BF16 => 2f64.powi(-7),
-                    DType::F16 => 2f64.powi(-10),
-                    _ => 1e-5,
-                };
-                for (i, (got, want)) in y.iter().zip(&expected).enumerate() {
-                    let close = (got - want).abs() <= unit * want.abs().max(floor);
-                    if !close {
-                        bail!(
-                            "{} {rows}x{width}: row {row}, element {i}: {got}, f64 says {want}",
-                            op.name()
-                        );
-                    }
+        for row in [0, rows / 2, rows - 1] {
+            let x = f64s(&set.x.get(row)?)?;
+            let beside = set.operands.iter().zip(op.operands());
+            let beside = beside.map(|(tensor, operand)| match tensor {
+                Some(vector) if operand.kind == OperandKind::Vector => f64s(vector),
+                Some(rows) => f64s(&rows.get(row)?),
+                None => Ok(Vec::new()),
+            });
+            let expected = reference(op, &x, &beside.collect::<Result<Vec<_>>>()?);
+            for (i, (got, want)) in f64s(&y.get(row)?)?.iter().zip(&expected).enumerate() {
+                if !close(*got, *want) {
+                    bail!(
+                        "{} {rows}x{width}: row {row}, element {i}: {got}, f64 says {want}",
+                        op.name()
+                    );
                 }
             }
         }
         Ok(())
-    }
-}
-
-/// One launch into the output it is applied to: candle hands out an output's storage for writing
-/// to in-place ops alone.
-struct Launch<'a> {
-    case: &'a Case,
-    set: usize,
-}
-
-impl InplaceOp1 for Launch<'_> {
-    fn name(&self) -> &'static str {
-        self.case.problem.op.name()
-    }
-
-    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        candle_core::bail!("this benchmark is of the GPU")
-    }
-
-    fn cuda_fwd(&self, y: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
-        let (x, _) = self.case.inputs[self.set].storage_and_layout();
-        let sides: Vec<_> = self
-            .case
-            .sides
-            .iter()
-            .map(|s| s.storage_and_layout().0)
-            .collect();
-        let sides = sides
-            .iter()
-            .map(|s| cuda(s).map(Some))
-            .collect::<candle_core::Result<Vec<_>>>()?;
-        run_into(&self.case.problem, cuda(&x)?, &sides, &mut [y])
     }
 }
 
@@ -314,6 +375,7 @@ fn median_launch_time(
     Ok(times[RUNS / 2])
 }
 
+/// The first result for a row, by its operands' vectors, rows or values for it.
 fn reference(op: Op, x: &[f64], sides: &[Vec<f64>]) -> Vec<f64> {
     let n = x.len() as f64;
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -338,6 +400,25 @@ fn reference(op: Op, x: &[f64], sides: &[Vec<f64>]) -> Vec<f64> {
                 .zip(affine)
                 .map(|(v, (w, b))| (v - mean) * r * w + b)
                 .collect()
+        }
+        Op::SoftmaxGradient { log } => {
+            let p: Vec<f64> = x.iter().map(|v| (v - max).exp() / total).collect();
+            let g = &sides[0];
+            let weighted: f64 = p.iter().zip(g).map(|(p, g)| p * g).sum();
+            let plain: f64 = g.iter().sum();
+            let both = p.iter().zip(g);
+            both.map(|(p, g)| match log {
+                true => g - p * plain,
+                false => p * (g - weighted),
+            })
+            .collect()
+        }
+        Op::CrossEntropy(_) => vec![max + total.ln() - x[sides[0][0] as usize]],
+        Op::CrossEntropyWithGradient(_) => {
+            let target = sides[0][0] as usize;
+            let hot = |i| if i == target { 1. } else { 0. };
+            let p = x.iter().map(|v| (v - max).exp() / total);
+            p.enumerate().map(|(i, p)| p - hot(i)).collect()
         }
         _ => Vec::new(),
     }

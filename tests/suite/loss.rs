@@ -755,7 +755,7 @@ fn c03(device: &Device) -> Result<()> {
             .reduction(reduction);
         let parts = [
             "cross-entropy",
-            "target 19",
+            "row 1 is 19",
             "row 1",
             "19 classes",
             "[4, 19]",
