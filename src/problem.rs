@@ -66,6 +66,32 @@ pub enum Op {
         /// Added to the variance, in f32 or wider whatever the dtype.
         eps: f64,
     },
+    /// [`Op::RmsNorm`] of `x + residual`, and that sum.
+    AddRmsNorm {
+        /// As in [`Op::RmsNorm`].
+        eps: f64,
+    },
+    /// [`Op::LayerNorm`] of `x + residual`, and that sum.
+    AddLayerNorm {
+        /// As in [`Op::LayerNorm`].
+        eps: f64,
+    },
+    /// The gradient of [`Op::RmsNorm`] with respect to x and, if asked for, over bands of rows, to the
+    /// weight.
+    RmsNormGradient {
+        /// As in [`Op::RmsNorm`].
+        eps: f64,
+        /// Whether sums over rows are asked for.
+        sums: bool,
+    },
+    /// The gradient of [`Op::LayerNorm`] with respect to x and, if asked for, over bands of rows, to weight
+    /// and bias.
+    LayerNormGradient {
+        /// As in [`Op::LayerNorm`].
+        eps: f64,
+        /// Whether sums over rows are asked for.
+        sums: bool,
+    },
 }
 
 /// What an op makes of a row.
@@ -84,7 +110,7 @@ pub enum RowResult {
 }
 
 impl Op {
-    /// Every op, with options that have a value; for tables and tests.
+    /// Every op of one result that is no gradient, with options that have a value; for tables and tests.
     pub const ALL: [Op; 21] = [
         Op::Sum,
         Op::Mean,
@@ -107,6 +133,28 @@ impl Op {
         Op::LogSoftmax,
         Op::RmsNorm { eps: 1e-6 },
         Op::LayerNorm { eps: 1e-5 },
+    ];
+
+    /// The other ops, with options that have a value.
+    pub const FUSED: [Op; 6] = [
+        Op::AddRmsNorm { eps: 1e-6 },
+        Op::AddLayerNorm { eps: 1e-5 },
+        Op::RmsNormGradient {
+            eps: 1e-6,
+            sums: true,
+        },
+        Op::RmsNormGradient {
+            eps: 1e-6,
+            sums: false,
+        },
+        Op::LayerNormGradient {
+            eps: 1e-5,
+            sums: true,
+        },
+        Op::LayerNormGradient {
+            eps: 1e-5,
+            sums: false,
+        },
     ];
 
     /// The name that errors, plans and candle's graph show.
@@ -133,6 +181,10 @@ impl Op {
             Op::LogSoftmax => "log-softmax",
             Op::RmsNorm { .. } => "rms-norm",
             Op::LayerNorm { .. } => "layer-norm",
+            Op::AddRmsNorm { .. } => "add-rms-norm",
+            Op::AddLayerNorm { .. } => "add-layer-norm",
+            Op::RmsNormGradient { .. } => "rms-norm-gradient",
+            Op::LayerNormGradient { .. } => "layer-norm-gradient",
         }
     }
 
@@ -143,6 +195,10 @@ impl Op {
             Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
                 &[RowResult::Row]
             }
+            Op::AddRmsNorm { .. } | Op::AddLayerNorm { .. } => &[RowResult::Row, RowResult::Row],
+            Op::RmsNormGradient { sums: true, .. } => &[RowResult::Row, RowResult::Bands(1)],
+            Op::LayerNormGradient { sums: true, .. } => &[RowResult::Row, RowResult::Bands(2)],
+            Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. } => &[RowResult::Row],
             Op::MinMax => &[RowResult::Pair],
             _ => &[RowResult::Scalar],
         }
@@ -156,7 +212,16 @@ impl Op {
     /// Rows of the input's dtype that the kernel keeps on chip between walks: the input, and those
     /// operands that it reads more than once.
     pub const fn cached_rows(&self) -> usize {
-        1
+        match self {
+            Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// True where one of the results is summed over bands of rows.
+    pub const fn sums_over_rows(&self) -> bool {
+        let results = self.results();
+        matches!(results[results.len() - 1], RowResult::Bands(_))
     }
 
     /// True for a reduction: one result or two per row.
@@ -182,16 +247,27 @@ impl Op {
 
     /// False for an op whose result has no derivative with respect to the input.
     pub const fn has_derivative(&self) -> bool {
-        !matches!(self, Op::ArgMax | Op::ArgMin | Op::Any | Op::All)
+        !matches!(
+            self,
+            Op::ArgMax
+                | Op::ArgMin
+                | Op::Any
+                | Op::All
+                | Op::RmsNormGradient { .. }
+                | Op::LayerNormGradient { .. }
+        )
     }
 
     /// What the op takes beside its rows, at most [`MAX_OPERANDS`].
     pub const fn operands(&self) -> &'static [Operand] {
-        const WEIGHT: Operand = Operand::vector("weight");
-        const BIAS: Operand = Operand::vector("bias");
+        const WEIGHT: Operand = side("weight");
+        const BIAS: Operand = side("bias");
+        const GRAD: Operand = Operand::rows("grad");
+        const RESIDUAL: Operand = Operand::rows("residual");
         match self {
-            Op::RmsNorm { .. } => &[WEIGHT],
-            Op::LayerNorm { .. } => &[WEIGHT, BIAS],
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } => &[WEIGHT, BIAS],
+            Op::AddRmsNorm { .. } | Op::AddLayerNorm { .. } => &[RESIDUAL, WEIGHT, BIAS],
+            Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. } => &[GRAD, WEIGHT],
             _ => &[],
         }
     }
@@ -226,6 +302,11 @@ impl Op {
             _ => None,
         }
     }
+}
+
+/// What a norm scales or shifts rows by.
+const fn side(name: &'static str) -> Operand {
+    Operand::vector(name).of(OperandDType::InputOrF32).or_none()
 }
 
 /// Operands that an op may have, given or not.
@@ -547,7 +628,13 @@ impl Problem {
         let width = shape.dims().last().copied().unwrap_or(1);
         let dim = rank.saturating_sub(1);
         check_axis(op, dim, width, &shape)?;
-        if let Op::RmsNorm { eps } | Op::LayerNorm { eps } = op {
+        if let Op::RmsNorm { eps }
+        | Op::LayerNorm { eps }
+        | Op::AddRmsNorm { eps }
+        | Op::AddLayerNorm { eps }
+        | Op::RmsNormGradient { eps, .. }
+        | Op::LayerNormGradient { eps, .. } = op
+        {
             if !(eps >= 0.0 && eps.is_finite()) {
                 return Err(Error::InvalidOption {
                     op: op.name(),
@@ -586,7 +673,10 @@ impl Problem {
             input: view,
             result_dim,
             operands: views,
-            bands: row_bands(op, rows, width, dtype.size_in_bytes()),
+            bands: match op.sums_over_rows() {
+                true => row_bands(op, rows, width, dtype.size_in_bytes()),
+                false => rows,
+            },
             shape,
         })
     }

@@ -7,7 +7,6 @@ use crate::engine::{pages, Element, Row};
 
 /// A result with so many values for each row, in the order of the rows, which bodies fill one row at a
 /// time while the engine runs them.
-#[allow(dead_code)]
 pub(super) struct Beside<'a, U> {
     values: *mut MaybeUninit<U>,
     rows: usize,
@@ -20,7 +19,6 @@ pub(super) struct Beside<'a, U> {
 unsafe impl<U: Send> Send for Beside<'_, U> {}
 unsafe impl<U: Send> Sync for Beside<'_, U> {}
 
-#[allow(dead_code)]
 impl<'a, U> Beside<'a, U> {
     /// Memory of `rows` times `per_row` values; `None` if it is of another length.
     pub fn new(values: &'a mut [MaybeUninit<U>], rows: usize, per_row: usize) -> Option<Self> {
@@ -54,7 +52,6 @@ impl<'a, U> Beside<'a, U> {
 }
 
 /// Memory for a result of `len` values, to be filled and then taken for what it is.
-#[allow(dead_code)]
 pub(super) fn memory<U>(len: usize) -> Result<Vec<U>, std::collections::TryReserveError> {
     let mut values = Vec::new();
     let size = size_of::<U>().max(1);

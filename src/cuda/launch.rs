@@ -135,13 +135,23 @@ unsafe fn call(
             };
             unsafe { sys::rw_softmax(&params, stream, dry) }
         }
-        Op::RmsNorm { eps } | Op::LayerNorm { eps } => {
+        Op::RmsNorm { eps }
+        | Op::LayerNorm { eps }
+        | Op::AddRmsNorm { eps }
+        | Op::AddLayerNorm { eps }
+        | Op::RmsNormGradient { eps, .. }
+        | Op::LayerNormGradient { eps, .. } => {
+            use sys::rw_norm_kind as K;
             let params = sys::rw_norm_params {
                 problem: p,
                 plan,
                 kind: match problem.op {
-                    Op::RmsNorm { .. } => sys::rw_norm_kind::RW_RMS_NORM,
-                    _ => sys::rw_norm_kind::RW_LAYER_NORM,
+                    Op::RmsNorm { .. } => K::RW_RMS_NORM,
+                    Op::AddRmsNorm { .. } => K::RW_ADD_RMS_NORM,
+                    Op::AddLayerNorm { .. } => K::RW_ADD_LAYER_NORM,
+                    Op::RmsNormGradient { .. } => K::RW_RMS_NORM_GRADIENT,
+                    Op::LayerNormGradient { .. } => K::RW_LAYER_NORM_GRADIENT,
+                    _ => K::RW_LAYER_NORM,
                 },
                 eps,
             };
@@ -168,9 +178,14 @@ unsafe fn call(
                 Op::Std { correction } => (R::RW_STD, correction),
                 Op::LogSumExp => (R::RW_LOGSUMEXP, 0),
                 // Of the families above.
-                Op::Softmax | Op::LogSoftmax | Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
-                    return sys::RW_NO_KERNEL
-                }
+                Op::Softmax
+                | Op::LogSoftmax
+                | Op::RmsNorm { .. }
+                | Op::LayerNorm { .. }
+                | Op::AddRmsNorm { .. }
+                | Op::AddLayerNorm { .. }
+                | Op::RmsNormGradient { .. }
+                | Op::LayerNormGradient { .. } => return sys::RW_NO_KERNEL,
             };
             let params = sys::rw_reduce_params {
                 problem: p,
@@ -316,11 +331,14 @@ mod tests {
         let mut checked = 0;
         for width in widths {
             for dtype in FLOAT_DTYPES {
-                for op in Op::ALL {
-                    let side = Layout::contiguous(width);
-                    let sides = vec![Some((&side, dtype)); op.operands().len()];
-                    let problem =
-                        Problem::new(op, &Layout::contiguous((7, width)), dtype, &sides).unwrap();
+                for op in Op::ALL.into_iter().chain(Op::FUSED) {
+                    let x = Layout::contiguous((7, width));
+                    let operands = op.operands().iter();
+                    let layouts: Vec<_> = operands
+                        .map(|operand| Layout::contiguous(operand.shape(x.shape())))
+                        .collect();
+                    let operands: Vec<_> = layouts.iter().map(|l| Some((l, dtype))).collect();
+                    let problem = Problem::new(op, &x, dtype, &operands).unwrap();
                     let device = DeviceLimits::H200;
                     let mut plans = vec![Plan::select(&problem, &device).unwrap()];
                     for tier in Tier::ALL {

@@ -26,6 +26,7 @@ pub(super) struct Backward {
 
 impl Backward {
     /// An operand that the op cannot do without.
+    #[allow(dead_code)]
     pub fn operand(&self, index: usize) -> Result<&Tensor> {
         match self.operands.get(index) {
             Some(Some(operand)) => Ok(operand),
@@ -84,7 +85,14 @@ pub(crate) fn gradient(
         Op::LogSoftmax => vec![softmax::log_softmax_gradient(&pass)?],
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
-        Op::ArgMax | Op::ArgMin | Op::Any | Op::All => {
+        Op::ArgMax
+        | Op::ArgMin
+        | Op::Any
+        | Op::All
+        | Op::AddRmsNorm { .. }
+        | Op::AddLayerNorm { .. }
+        | Op::RmsNormGradient { .. }
+        | Op::LayerNormGradient { .. } => {
             candle_core::bail!("{}: no derivative", op.name())
         }
     };
@@ -101,13 +109,16 @@ pub(crate) fn gradient(
 /// round once. `None` for an op that has no such kernel.
 fn fused_gradient(
     op: Op,
-    _x: &Tensor,
-    _operands: &[Option<&Tensor>],
+    x: &Tensor,
+    operands: &[Option<&Tensor>],
     _res: &Tensor,
-    _grad: &Tensor,
-    _wanted: &[bool],
+    grad: &Tensor,
+    wanted: &[bool],
 ) -> Result<Option<Vec<Option<Tensor>>>> {
     match op {
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
+            norm::fused_gradient(op, x, operands, grad, wanted).map(Some)
+        }
         _ => Ok(None),
     }
 }

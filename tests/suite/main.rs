@@ -19,6 +19,7 @@ mod host_run;
 mod integers;
 mod layouts;
 mod nn;
+mod norms;
 #[cfg(feature = "cuda")]
 mod streams;
 mod tensor;

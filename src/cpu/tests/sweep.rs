@@ -79,6 +79,7 @@ fn reference(op: Op, x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<(f64, f64)>
                 })
                 .collect()
         }
+        op => panic!("{}: no reference", op.name()),
     }
 }
 
