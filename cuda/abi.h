@@ -88,7 +88,17 @@ typedef enum rw_softmax_kind {
     RW_LOG_SOFTMAX_WITH_GRADIENT = 7
 } rw_softmax_kind;
 
-typedef enum rw_norm_kind { RW_RMS_NORM = 0, RW_LAYER_NORM = 1 } rw_norm_kind;
+/* The sums take a residual beside x, and write it added to x as their second result. The gradients take
+ * that of the result, and write dx and, where results[1] is not null, the sums over bands of rows of what
+ * dweight (and of layer norm dbias) are sums of. */
+typedef enum rw_norm_kind {
+    RW_RMS_NORM = 0,
+    RW_LAYER_NORM = 1,
+    RW_ADD_RMS_NORM = 2,
+    RW_ADD_LAYER_NORM = 3,
+    RW_RMS_NORM_GRADIENT = 4,
+    RW_LAYER_NORM_GRADIENT = 5
+} rw_norm_kind;
 
 typedef enum rw_ownership {
     RW_RESIDENT_WARP = 0,

@@ -1,7 +1,7 @@
 //! The glue between candle's custom ops and ours, written once for all ops: what an op computes is
 //! in [`Op`], where it runs is decided by candle, and the gradient comes from the op's own file.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::op::BackpropOp;
@@ -25,6 +25,16 @@ struct RowOp {
     operands: Vec<Source>,
     /// What the op has made beside its first result, for its gradient.
     beside: OnceLock<Vec<Tensor>>,
+    /// The result, where another op's kernel has already made it; taken by the first to run.
+    ready: Ready,
+}
+
+/// A result that is there before the op is recorded.
+type Ready = Arc<Mutex<Option<Storage>>>;
+
+fn take(ready: &Ready) -> Option<Storage> {
+    // Nothing panics while it is locked.
+    ready.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Where an operand comes from. Candle takes three tensors at most and asks for gradients of all of them:
@@ -48,6 +58,11 @@ type Operands<'a> = [Option<&'a Tensor>];
 /// what the kernels cannot read in place is packed first. The result keeps the last axis: of the
 /// input's width for a row op, of length 1 for a reduction.
 pub(crate) fn apply(op: Op, x: &Tensor, operands: &Operands) -> Result<Tensor> {
+    record(op, x, operands, None)
+}
+
+/// [`apply`] with a result that is there already, if any.
+fn record(op: Op, x: &Tensor, operands: &Operands, ready: Option<Storage>) -> Result<Tensor> {
     let (x, operands) = prepare(op, x, operands)?;
     let mut arguments = Vec::new();
     let operands: Vec<Source> = operands
@@ -66,6 +81,7 @@ pub(crate) fn apply(op: Op, x: &Tensor, operands: &Operands) -> Result<Tensor> {
         result_dim: None,
         operands,
         beside: OnceLock::new(),
+        ready: Arc::new(Mutex::new(ready)),
     };
     match arguments.as_slice() {
         // Without a derivative there is nothing to record: recording the op would let a backward
@@ -84,6 +100,16 @@ pub(crate) fn apply(op: Op, x: &Tensor, operands: &Operands) -> Result<Tensor> {
 /// Runs `op` on the last axis of `x` and returns all its results, outside of any graph. For gradients, and
 /// for ops with several results.
 pub(crate) fn run(op: Op, x: &Tensor, operands: &Operands) -> Result<Vec<Tensor>> {
+    let (results, problem) = run_storages(op, x, operands)?;
+    let results = results.into_iter().enumerate();
+    Ok(results
+        .map(|(i, storage)| {
+            Tensor::from_storage(storage, problem.result_shape(i), BackpropOp::none(), false)
+        })
+        .collect())
+}
+
+fn run_storages(op: Op, x: &Tensor, operands: &Operands) -> Result<(Vec<Storage>, Problem)> {
     let (x, operands) = prepare(op, x, operands)?;
     let this = RowOp {
         op,
@@ -93,32 +119,93 @@ pub(crate) fn run(op: Op, x: &Tensor, operands: &Operands) -> Result<Vec<Tensor>
             .map(|operand| operand.map_or(Source::Absent, Source::Held))
             .collect(),
         beside: OnceLock::new(),
+        ready: Ready::default(),
     };
     let (storage, layout) = x.storage_and_layout();
-    let tensors = |results: Vec<Storage>, problem: &Problem| {
-        let results = results.into_iter().enumerate();
-        results
-            .map(|(i, storage)| {
-                Tensor::from_storage(storage, problem.result_shape(i), BackpropOp::none(), false)
-            })
-            .collect()
-    };
     match &*storage {
         Storage::Cpu(s) => {
             let (results, problem) = this.cpu(&[(s, layout)])?;
-            Ok(tensors(
-                results.into_iter().map(Storage::Cpu).collect(),
-                &problem,
-            ))
+            Ok((results.into_iter().map(Storage::Cpu).collect(), problem))
         }
         Storage::Cuda(s) => {
             let (results, problem) = this.cuda(&[(s, layout)])?;
-            Ok(tensors(
-                results.into_iter().map(Storage::Cuda).collect(),
-                &problem,
-            ))
+            Ok((results.into_iter().map(Storage::Cuda).collect(), problem))
         }
         Storage::Metal(_) => candle_core::bail!("{}: no kernels for Metal", op.name()),
+    }
+}
+
+/// Runs `fused`, which makes `op` of `x + residual` and that sum in one pass, and returns both. What is
+/// recorded is a sum and `op` of it, so that each has the gradient that it would have alone.
+pub(crate) fn apply_to_sum(
+    fused: Op,
+    op: Op,
+    x: &Tensor,
+    residual: &Tensor,
+    operands: &Operands,
+) -> Result<(Tensor, Tensor)> {
+    let mut all = vec![Some(residual)];
+    all.extend_from_slice(operands);
+    let (results, _) = run_storages(fused, x, &all)?;
+    let Ok([result, sum]) = <[Storage; 2]>::try_from(results) else {
+        candle_core::bail!("{}: not two results", fused.name())
+    };
+    let sum = x.apply_op2(residual, ReadySum(Arc::new(Mutex::new(Some(sum)))))?;
+    let result = record(op, &sum, operands, Some(result))?;
+    Ok((result, sum))
+}
+
+/// The sum of two tensors of one shape, which a kernel has made already.
+struct ReadySum(Ready);
+
+impl ReadySum {
+    fn take(&self) -> Result<Storage> {
+        match take(&self.0) {
+            Some(sum) => Ok(sum),
+            None => candle_core::bail!("{}: run twice", CustomOp2::name(self)),
+        }
+    }
+}
+
+impl CustomOp2 for ReadySum {
+    fn name(&self) -> &'static str {
+        "add-residual"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        l1: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        match self.take()? {
+            Storage::Cpu(sum) => Ok((sum, l1.shape().clone())),
+            _ => candle_core::bail!("{}: not on the CPU", CustomOp2::name(self)),
+        }
+    }
+
+    fn cuda_fwd(
+        &self,
+        _: &CudaStorage,
+        l1: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        match self.take()? {
+            Storage::Cuda(sum) => Ok((sum, l1.shape().clone())),
+            _ => candle_core::bail!("{}: not on the GPU", CustomOp2::name(self)),
+        }
+    }
+
+    fn bwd(
+        &self,
+        _: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((Some(grad.clone()), Some(grad.clone())))
     }
 }
 
@@ -189,6 +276,7 @@ pub(crate) fn apply_to_columns(op: Op, x: &Tensor, dim: usize) -> Result<Option<
         result_dim: Some(dim),
         operands: Vec::new(),
         beside: OnceLock::new(),
+        ready: Ready::default(),
     })
     .map(Some)
 }
@@ -342,12 +430,22 @@ impl RowOp {
     }
 
     fn cpu(&self, arguments: &[(&CpuStorage, &Layout)]) -> Result<(Vec<CpuStorage>, Problem)> {
-        self.execute(arguments, cpu_storage, on_host)
+        self.execute(arguments, cpu_storage, |problem, x, operands| {
+            match take(&self.ready) {
+                Some(Storage::Cpu(result)) => Ok(vec![result]),
+                _ => on_host(problem, x, operands),
+            }
+        })
     }
 
     #[cfg(feature = "cuda")]
     fn cuda(&self, arguments: &[(&CudaStorage, &Layout)]) -> Result<(Vec<CudaStorage>, Problem)> {
-        self.execute(arguments, cuda_storage, crate::cuda::run)
+        self.execute(arguments, cuda_storage, |problem, x, operands| {
+            match take(&self.ready) {
+                Some(Storage::Cuda(result)) => Ok(vec![result]),
+                _ => crate::cuda::run(problem, x, operands),
+            }
+        })
     }
 
     #[cfg(not(feature = "cuda"))]

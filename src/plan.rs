@@ -221,7 +221,7 @@ impl Plan {
                 ),
             ),
             Some(Tier::Cluster) => match cut.cluster_blocks(device) {
-                Some(blocks) if problem.rows <= device.max_blocks / blocks => {
+                Some(blocks) if problem.bands <= device.max_blocks / blocks => {
                     Ok(cut.resident_plan(Tier::Cluster, blocks, problem))
                 }
                 _ => refuse(
@@ -269,7 +269,11 @@ impl Cut {
             lanes: self.shape.lanes,
             threads: MAX_WARP_TIER_WARPS * WARP_LANES,
             row_blocks: 1,
-            blocks: problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
+            blocks: match problem.op.sums_over_rows() {
+                // A band is what a block goes round.
+                true => problem.bands,
+                false => problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
+            },
             slots: 0,
             stage_offset: 0,
             shared_bytes: 0,
@@ -294,7 +298,7 @@ impl Cut {
     /// block cannot; else a block that streams. With the block tier forced, a block.
     fn shared_plan(&self, forced: Option<Tier>, device: &DeviceLimits, problem: &Problem) -> Plan {
         // Resident blocks have one row and are done.
-        let room = |blocks: usize| problem.rows <= device.max_blocks / blocks;
+        let room = |blocks: usize| problem.bands <= device.max_blocks / blocks;
         if self.chunks <= MAX_RESIDENT_WARPS && room(1) {
             return self.resident_plan(Tier::Block, 1, problem);
         }
@@ -309,7 +313,7 @@ impl Cut {
                         != Residency::SharedMemory {
                             staged: self.chunks,
                         };
-                if forced.is_none() && (problem.rows < device.multiprocessors || reads_again) {
+                if forced.is_none() && (problem.bands < device.multiprocessors || reads_again) {
                     self.split_k_plan(device, problem).unwrap_or(alone)
                 } else {
                     alone
@@ -334,11 +338,11 @@ impl Cut {
         // As many blocks a row as there are for it, or as hold it in shared memory, whichever are
         // more; each with a chunk a warp, or a few for the shortest rows.
         let stage = shared.saturating_sub((WINDOW_CHUNKS + STREAMING_EXTRA_STATES) * STATE_BYTES);
-        let to_share = blocks / problem.rows.clamp(1, blocks);
+        let to_share = blocks / problem.bands.clamp(1, blocks);
         let to_stage = (self.chunks * self.staged_bytes(problem)).div_ceil(stage.max(1));
         let useful = self.chunks.div_ceil(MAX_STREAMING_WARPS);
         let row_blocks = to_share.max(to_stage).min(useful).clamp(2, blocks.max(2));
-        let teams = (blocks / row_blocks).min(problem.rows).min(MAX_TEAMS);
+        let teams = (blocks / row_blocks).min(problem.bands).min(MAX_TEAMS);
         let unit = if self.chunks <= MAX_CHUNK_UNITS && self.chunks * teams <= room {
             1
         } else {
@@ -457,7 +461,7 @@ impl Cut {
             lanes: WARP_LANES,
             threads: self.chunks.div_ceil(cluster) * WARP_LANES,
             row_blocks: cluster,
-            blocks: problem.rows * cluster,
+            blocks: problem.bands * cluster,
             slots: 0,
             stage_offset: 0,
             shared_bytes: 0,
@@ -477,7 +481,7 @@ impl Cut {
         let staged = self.staged(slots, self.chunks, device.shared_bytes_per_block, problem);
         Plan {
             tier,
-            blocks: problem.rows.min(device.max_blocks),
+            blocks: problem.bands.min(device.max_blocks),
             ..self.streaming(warps, slots, staged.unwrap_or(0), problem)
         }
     }

@@ -101,6 +101,32 @@ pub enum Op {
         /// As in [`CrossEntropy`].
         ignore_index: Option<i64>,
     },
+    /// [`Op::RmsNorm`] of `x + residual`, and that sum.
+    AddRmsNorm {
+        /// As in [`Op::RmsNorm`].
+        eps: f64,
+    },
+    /// [`Op::LayerNorm`] of `x + residual`, and that sum.
+    AddLayerNorm {
+        /// As in [`Op::LayerNorm`].
+        eps: f64,
+    },
+    /// The gradient of [`Op::RmsNorm`] with respect to x and, if asked for, over bands of rows, to the
+    /// weight.
+    RmsNormGradient {
+        /// As in [`Op::RmsNorm`].
+        eps: f64,
+        /// Whether sums over rows are asked for.
+        sums: bool,
+    },
+    /// The gradient of [`Op::LayerNorm`] with respect to x and, if asked for, over bands of rows, to weight
+    /// and bias.
+    LayerNormGradient {
+        /// As in [`Op::LayerNorm`].
+        eps: f64,
+        /// Whether sums over rows are asked for.
+        sums: bool,
+    },
 }
 
 /// The options of [`Op::CrossEntropy`].
@@ -144,9 +170,9 @@ pub enum RowResult {
 }
 
 impl Op {
-    /// Every op, with options that have a value; for tables and tests. But for the losses: their targets
-    /// must be classes of the row, so no operand made for any row fits them, and they have tests of
-    /// their own.
+    /// Every op of one result that is no gradient, with options that have a value; for tables and tests. But
+    /// for the losses: their targets must be classes of the row, so no operand made for any row fits them,
+    /// and they have tests of their own; and for softmax with options, likewise.
     pub const ALL: [Op; 21] = [
         Op::Sum,
         Op::Mean,
@@ -169,6 +195,28 @@ impl Op {
         Op::LogSoftmax,
         Op::RmsNorm { eps: 1e-6 },
         Op::LayerNorm { eps: 1e-5 },
+    ];
+
+    /// The other ops, with options that have a value.
+    pub const FUSED: [Op; 6] = [
+        Op::AddRmsNorm { eps: 1e-6 },
+        Op::AddLayerNorm { eps: 1e-5 },
+        Op::RmsNormGradient {
+            eps: 1e-6,
+            sums: true,
+        },
+        Op::RmsNormGradient {
+            eps: 1e-6,
+            sums: false,
+        },
+        Op::LayerNormGradient {
+            eps: 1e-5,
+            sums: true,
+        },
+        Op::LayerNormGradient {
+            eps: 1e-5,
+            sums: false,
+        },
     ];
 
     /// The name that errors, plans and candle's graph show.
@@ -205,6 +253,10 @@ impl Op {
             Op::CrossEntropyWithGradient(_) => "cross-entropy-with-gradient",
             Op::CrossEntropyGradient(_) => "cross-entropy-gradient",
             Op::TargetWeights { .. } => "target-weights",
+            Op::AddRmsNorm { .. } => "add-rms-norm",
+            Op::AddLayerNorm { .. } => "add-layer-norm",
+            Op::RmsNormGradient { .. } => "rms-norm-gradient",
+            Op::LayerNormGradient { .. } => "layer-norm-gradient",
         }
     }
 
@@ -217,6 +269,10 @@ impl Op {
             }
             Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => &[RowResult::Row],
             Op::SoftmaxWithGradient { .. } => &[RowResult::Row, RowResult::Scalar],
+            Op::AddRmsNorm { .. } | Op::AddLayerNorm { .. } => &[RowResult::Row, RowResult::Row],
+            Op::RmsNormGradient { sums: true, .. } => &[RowResult::Row, RowResult::Bands(1)],
+            Op::LayerNormGradient { sums: true, .. } => &[RowResult::Row, RowResult::Bands(2)],
+            Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. } => &[RowResult::Row],
             Op::MinMax => &[RowResult::Pair],
             Op::CrossEntropy(_) => &[RowResult::Scalar, RowResult::Pair],
             Op::CrossEntropyWithGradient(_) => &[RowResult::Row, RowResult::Scalar],
@@ -234,9 +290,18 @@ impl Op {
     /// operands that it reads more than once.
     pub const fn cached_rows(&self) -> usize {
         match self {
-            Op::SoftmaxGradient { .. } | Op::SoftmaxWithGradient { .. } => 2,
+            Op::SoftmaxGradient { .. }
+            | Op::SoftmaxWithGradient { .. }
+            | Op::RmsNormGradient { .. }
+            | Op::LayerNormGradient { .. } => 2,
             _ => 1,
         }
+    }
+
+    /// True where one of the results is summed over bands of rows.
+    pub const fn sums_over_rows(&self) -> bool {
+        let results = self.results();
+        matches!(results[results.len() - 1], RowResult::Bands(_))
     }
 
     /// True for a reduction: one result or two per row.
@@ -273,13 +338,16 @@ impl Op {
                 | Op::TargetWeights { .. }
                 | Op::SoftmaxGradient { .. }
                 | Op::SoftmaxWithGradient { .. }
+                | Op::RmsNormGradient { .. }
+                | Op::LayerNormGradient { .. }
         )
     }
 
     /// What the op takes beside its rows, at most [`MAX_OPERANDS`].
     pub const fn operands(&self) -> &'static [Operand] {
-        const WEIGHT: Operand = Operand::vector("weight");
-        const BIAS: Operand = Operand::vector("bias");
+        const WEIGHT: Operand = side("weight");
+        const BIAS: Operand = side("bias");
+        const RESIDUAL: Operand = Operand::rows("residual");
         const TARGETS: Operand =
             Operand::values("targets").of(OperandDType::OneOf(&[DType::U32, DType::I64]));
         const CLASS_WEIGHTS: Operand = Operand::vector("class weights")
@@ -296,8 +364,9 @@ impl Op {
         const SINK: Operand = Operand::values("sinks").or_none();
         const GRADIENT: Operand = Operand::rows("the gradient of the result");
         match self {
-            Op::RmsNorm { .. } => &[WEIGHT],
-            Op::LayerNorm { .. } => &[WEIGHT, BIAS],
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } => &[WEIGHT, BIAS],
+            Op::AddRmsNorm { .. } | Op::AddLayerNorm { .. } => &[RESIDUAL, WEIGHT, BIAS],
+            Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. } => &[GRADIENT, WEIGHT],
             Op::CrossEntropy(_) => &[TARGETS, CLASS_WEIGHTS, WEIGHT_SUM],
             Op::CrossEntropyWithGradient(_) => &[TARGETS, CLASS_WEIGHTS, WEIGHT_SUM, SCALES],
             Op::CrossEntropyGradient(_) => {
@@ -350,6 +419,11 @@ impl Op {
             _ => None,
         }
     }
+}
+
+/// What a norm scales or shifts rows by.
+const fn side(name: &'static str) -> Operand {
+    Operand::vector(name).of(OperandDType::InputOrF32).or_none()
 }
 
 /// Operands that an op may have, given or not.
@@ -688,7 +762,13 @@ impl Problem {
         let width = shape.dims().last().copied().unwrap_or(1);
         let dim = rank.saturating_sub(1);
         check_axis(op, dim, width, &shape)?;
-        if let Op::RmsNorm { eps } | Op::LayerNorm { eps } = op {
+        if let Op::RmsNorm { eps }
+        | Op::LayerNorm { eps }
+        | Op::AddRmsNorm { eps }
+        | Op::AddLayerNorm { eps }
+        | Op::RmsNormGradient { eps, .. }
+        | Op::LayerNormGradient { eps, .. } = op
+        {
             if !(eps >= 0.0 && eps.is_finite()) {
                 return Err(Error::InvalidOption {
                     op: op.name(),
@@ -730,7 +810,10 @@ impl Problem {
             input: view,
             result_dim,
             operands: views,
-            bands: row_bands(op, rows, width, dtype.size_in_bytes()),
+            bands: match op.sums_over_rows() {
+                true => row_bands(op, rows, width, dtype.size_in_bytes()),
+                false => rows,
+            },
             shape,
         })
     }

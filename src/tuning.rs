@@ -48,17 +48,20 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 /// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
 /// shift, does not.
 ///
-/// Likewise cross-entropy of f64 (12 bytes), and its gradient of f32 (8) and f64 (108).
+/// Likewise cross-entropy of f64 (12 bytes), and its gradient of f32 (8) and f64 (108). The gradients of
+/// norms spill in f64, of layer norm in f32 as well, with any number.
 pub fn has_split_k(op: Op, dtype: DType, vectors: usize) -> bool {
     let spills = match op {
-        Op::Softmax => dtype == DType::F16,
-        Op::CrossEntropy(_) | Op::TargetWeights { .. } => dtype == DType::F64,
+        Op::Softmax => vectors == 8 && dtype == DType::F16,
+        Op::CrossEntropy(_) | Op::TargetWeights { .. } => vectors == 8 && dtype == DType::F64,
         Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => {
-            matches!(dtype, DType::F32 | DType::F64)
+            vectors == 8 && matches!(dtype, DType::F32 | DType::F64)
         }
+        Op::RmsNormGradient { .. } => dtype == DType::F64,
+        Op::LayerNormGradient { .. } => dtype.size_in_bytes() > 2,
         _ => false,
     };
-    !(spills && vectors == 8)
+    !spills
 }
 
 /// Teams of blocks that may share rows at once on the split-K tier.
@@ -105,10 +108,17 @@ pub struct ChunkShape {
 /// logsumexp from 0.65 to 0.91, at (4096, 65536) layer norm from 0.71 to 0.86. Not so softmax, which
 /// keeps 32 f32 exponentials a lane and would keep 64 (0.97 against 0.96 at 16384, 0.92 against
 /// 0.88 at 32768), until a cluster of 8 blocks is full. Nor u8, whose
-/// kernels spill with 64 elements a lane.
+/// kernels spill with 64 elements a lane. Ops that sum over rows have 16 (8 of f64), since a lane keeps
+/// one or two sums for each of its elements, and two rows; not measured yet.
 pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     let row_vectors = width.div_ceil(VECTOR_BYTES / element_bytes);
+    let sums_over_rows = matches!(
+        op,
+        Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. }
+    );
     let usual_vectors = match element_bytes {
+        2 if sums_over_rows => 2,
+        _ if sums_over_rows => 4,
         1 => 2,
         2 => 4,
         _ => 8,
@@ -124,6 +134,7 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     let most_vectors = match op {
         Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => usual_vectors / f64_half,
         Op::SoftmaxWithGradient { .. } => usual_vectors / (2 * f64_half),
+        _ if sums_over_rows => usual_vectors,
         _ if row_vectors > usual_most && element_bytes > 1 => 8,
         _ => usual_vectors,
     };
@@ -135,18 +146,24 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     }
 }
 
-/// Bands of rows at most for each of which an op keeps sums over rows: two blocks for each of an H200's
+/// Bands of rows at most for each of which an op keeps sums over rows: four blocks for each of an H200's
 /// multiprocessors, whatever the device, so that the order of the sums is everywhere the same. Not
 /// measured yet.
-const MOST_BANDS: usize = 264;
+const MOST_BANDS: usize = 528;
 
 /// Bands of rows for which sums over rows are kept (see [`crate::problem::RowResult::Bands`]): as many as
-/// keep every block busy, where a row is shared by several of them.
+/// keep every block busy, where a row is shared by several of them. Where a warp or a part of one owns a
+/// row, a band has the rows of a block at least.
 pub fn row_bands(op: Op, rows: usize, width: usize, element_bytes: usize) -> usize {
     let shape = chunk_shape(op, width.max(1), element_bytes);
     let chunk = shape.lanes * shape.vectors * VECTOR_BYTES / element_bytes;
+    let side_by_side = match width <= chunk {
+        true => MAX_WARP_TIER_WARPS * WARP_LANES / shape.lanes,
+        false => 1,
+    };
     let blocks = width
         .div_ceil(chunk * MAX_RESIDENT_WARPS)
         .next_power_of_two();
-    rows.clamp(1, (MOST_BANDS / blocks).max(1))
+    rows.div_ceil(side_by_side)
+        .clamp(1, (MOST_BANDS / blocks).max(1))
 }

@@ -14,6 +14,11 @@ template <class T>
 int launch_norm(const rw_norm_params& params, void* stream, bool dry_run);
 template <class T>
 int launch_loss(const rw_loss_params& params, void* stream, bool dry_run);
+// With what most norms lack: a residual, another dtype of weight or bias, one without the other or neither.
+template <class T>
+int launch_norm_general(const rw_norm_params& params, void* stream, bool dry_run);
+template <class T>
+int launch_norm_gradient(const rw_norm_params& params, void* stream, bool dry_run);
 // The exchange within clusters, of any dtype.
 int launch_cluster(const rw_cluster_params& params, void* stream);
 

@@ -13,9 +13,9 @@ using SumAndSquares = Pair<Sum<A>, SumOfSquares<A>, W>;
 // take two.
 //
 // The mean of a tile is a rounded number. With `Corrected`, the mean of the residuals corrects it.
-template <bool Corrected, class Ctx, class T>
+template <bool Corrected, class Ctx, class T, bool... Kind>
 RW_DEVICE Welford<accum_t<T>> moments(const Row& row, i64 axis_size, Ctx& ctx,
-                                      RowCache<Ctx, T>& in, accum_t<T> scale) {
+                                      RowCache<Ctx, T, Kind...>& in, accum_t<T> scale) {
     using A = accum_t<T>;
     using State = Welford<A>;
     State state;
@@ -65,8 +65,8 @@ struct ScaledMoments {
     accum_t<T> scale;
 };
 
-template <class Ctx, class T>
-RW_DEVICE ScaledMoments<T> safe_moments(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
+template <class Ctx, class T, bool... Kind>
+RW_DEVICE ScaledMoments<T> safe_moments(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T, Kind...>& in,
                                         double eps) {
     using A = accum_t<T>;
     ScaledMoments<T> m{moments<true>(row, axis_size, ctx, in, A(1)), A(1)};

@@ -13,58 +13,91 @@ RW_DEVICE A inverse_root(A mean_square, double eps, A scale) {
     return eps > 0 && inverse > Limits<A>::largest() ? Limits<A>::largest() : inverse;
 }
 
-// y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, "Root Mean Square Layer
-// Normalization", 2019).
+// A vector that all rows share: of T, or of f32 beside a half type, or left out, which is one value for all
+// positions. What it is costs a test a vector, where a SideInput costs none.
 template <class T>
-struct RmsNormBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = true;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = false;
+class AnySide {
     using A = accum_t<T>;
-    static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
-    static constexpr Occupancy kOccupancy = {3, 4, 5, 3, 3};
+    static constexpr int W = kVectorElements<T>;
 
-    InputRows<T> x;
-    T* y;
-    const T* weight;
-    double eps;
+public:
+    struct Values {
+        A at[W];
+    };
 
-    template <class Ctx>
-    RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
-        RowCache<Ctx, T> in(row, axis_size, ctx, x, T{});
-        const ScaledSquares<T> squares = safe_sum_of_squares(row, axis_size, ctx, in, eps);
-        const A scale = squares.scale;
-        const A mean = divide(squares.sum, static_cast<A>(axis_size));
-        const A inverse = inverse_root(mean, eps, scale);
-        OutputRow<Ctx, T> out(row, axis_size, ctx, y);
-        SideInput<T> weights(weight);
-        reduce(row, axis_size, ctx, [&](const auto& tile) {
-            in.select(tile);
-            if (scale == A(1)) {
-                emit(tile, out, [&](int i, A w) { return in.element(i) * inverse * w; }, weights);
-            } else {
-                emit(tile, out, [&](int i, A w) { return in.element(i) * scale * inverse * w; },
-                     weights);
+    RW_DEVICE AnySide(const void* data, bool is_wide, A absent)
+        : data_(data), is_wide_(sizeof(T) == 2 && is_wide), aligned_(is_vector_aligned(data)), absent_(absent) {}
+
+    RW_DEVICE bool aligned() const {
+        return aligned_;
+    }
+
+    template <class TileT>
+    RW_DEVICE Values load(const TileT& part) const {
+        return select([&](auto of) {
+            using E = decltype(of);
+            const E* row = static_cast<const E*>(data_);
+            Values v;
+#pragma unroll
+            for (int w = 0; w < W; ++w) {
+                v.at[w] = w < part.left ? static_cast<A>(widen(row[part.first + w])) : A(0);
             }
+            return v;
         });
     }
+
+    template <class TileT>
+    RW_DEVICE Values load_whole(const TileT& part) const {
+        return select([&](auto of) {
+            using E = decltype(of);
+            constexpr int P = kVectorElements<E>;
+            Values v;
+#pragma unroll
+            for (int w = 0; w < W; w += P) {
+                Vector<E> raw;
+                raw.raw = load_shared_by_rows(static_cast<const E*>(data_) + part.first + w);
+#pragma unroll
+                for (int p = 0; p < P; ++p) {
+                    v.at[w + p] = raw.get(p);
+                }
+            }
+            return v;
+        });
+    }
+
+private:
+    // Calls `load_as` with an element of the type that is there.
+    template <class F>
+    RW_DEVICE Values select(F load_as) const {
+        if (data_ == nullptr) {
+            Values v;
+#pragma unroll
+            for (int w = 0; w < W; ++w) {
+                v.at[w] = absent_;
+            }
+            return v;
+        }
+        if constexpr (sizeof(T) == 2) {
+            if (is_wide_) {
+                return load_as(float{});
+            }
+        }
+        return load_as(T{});
+    }
+
+    const void* data_;
+    bool is_wide_;
+    bool aligned_;
+    A absent_;
 };
 
-// y = (x - mean) / sqrt(var + eps) * weight + bias, with the population variance (Ba, Kiros and
-// Hinton, "Layer Normalization", 2016).
+// What both norms are given. The body that is not General has a weight of T, and layer norm a bias of T: its
+// kernels, which most models call, are not to pay in registers for what the others can do.
+template <class T, bool General>
+struct NormInputs;
+
 template <class T>
-struct LayerNormBody {
-    using Element = T;
-    static constexpr bool kEmitsRow = true;
-    static constexpr int kMostSplitVectors = 8;
-    static constexpr bool kTakesColumns = false;
-    using A = accum_t<T>;
-    using State = Welford<A>;
-    static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = {2, 4, 4, 3, 2};
-    // Of half types, whose results are rounded far more coarsely, only where the row is far from 0.
-    static constexpr bool kCorrected = sizeof(T) > 2;
+struct NormInputs<T, false> {
     InputRows<T> x;
     T* y;
     const T* weight;
@@ -72,47 +105,168 @@ struct LayerNormBody {
     double eps;
 
     template <class Ctx>
-    RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
-        RowCache<Ctx, T> in(row, axis_size, ctx, x, T{});
-        A scale = A(1);
-        State m = moments<kCorrected>(row, axis_size, ctx, in, scale);
-        // Squares are better taken of a scaled row, or the row is so far from 0 for its spread that the
-        // last bits of the tiles' means tell.
-        const bool is_safe = squares_are_safe(m.squares[0]);
-        const bool is_far = m.mean[0] * m.mean[0] * m.count[0] > A(16) * m.squares[0];
-        if (!is_safe || (!kCorrected && is_far)) {
-            if (!is_safe) {
-                scale = safe_scale(row, axis_size, ctx, in, eps);
-            }
-            m = moments<true>(row, axis_size, ctx, in, scale);
+    RW_DEVICE RowCache<Ctx, T> rows(const Row& row, i64 axis_size, Ctx& ctx) const {
+        return {row, axis_size, ctx, x, T{}};
+    }
+    RW_DEVICE SideInput<T> weights() const {
+        return SideInput<T>(weight);
+    }
+    RW_DEVICE SideInput<T> biases(accum_t<T>) const {
+        return SideInput<T>(bias);
+    }
+    template <class Ctx, class TileT, class In>
+    RW_DEVICE void emit_sum(const Row&, i64, const Ctx&, const TileT&, const In&) const {}
+};
+
+template <class T>
+struct NormInputs<T, true> {
+    InputRows<T> x;
+    InputRows<T> residual;  // added to x; data is null where there is none
+    T* y;
+    T* sum;  // x + residual
+    const void* weight;
+    const void* bias;
+    bool weight_is_wide;  // f32 beside a half type
+    bool bias_is_wide;
+    double eps;
+
+    template <class Ctx>
+    RW_DEVICE RowCache<Ctx, T, false, true> rows(const Row& row, i64 axis_size, Ctx& ctx) const {
+        return {row, axis_size, ctx, x, T{}, 0, &residual};
+    }
+    RW_DEVICE AnySide<T> weights() const {
+        return AnySide<T>(weight, weight_is_wide, accum_t<T>(1));
+    }
+    RW_DEVICE AnySide<T> biases(accum_t<T> absent) const {
+        return AnySide<T>(bias, bias_is_wide, absent);
+    }
+    // What was normalised, for whoever goes on from there.
+    template <class Ctx, class TileT, class In>
+    RW_DEVICE void emit_sum(const Row& row, i64 axis_size, const Ctx& ctx, const TileT& tile,
+                            const In& in) const {
+        if (sum != nullptr) {
+            OutputRow<Ctx, T> out(row, axis_size, ctx, sum);
+            emit(tile, out, [&](int i) { return in.element(i); });
         }
-        // The mean as one number, and what that leaves out.
-        const A mean = m.mean[0] + m.rest[0];
-        const A rest = (m.mean[0] - mean) + m.rest[0];
-        const A inverse = inverse_root(divide(m.squares[0], m.count[0]), eps, scale);
-        OutputRow<Ctx, T> out(row, axis_size, ctx, y);
-        SideInput<T> weights(weight), biases(bias);
-        const A shift = -mean * inverse;
-        const A rest_shift = -rest * inverse;
+    }
+};
+
+// y = x / sqrt(mean(x^2) + eps) * weight + bias (Zhang and Sennrich, "Root Mean Square Layer
+// Normalization", 2019).
+template <class T, bool General>
+struct RmsNormBody : NormInputs<T, General> {
+    using Element = T;
+    static constexpr bool kEmitsRow = true;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = false;
+    using A = accum_t<T>;
+    static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
+    static constexpr Occupancy kOccupancy =
+        General ? Occupancy{2, 3, 3, 2, 2} : Occupancy{3, 4, 5, 3, 3};
+
+    template <class Ctx>
+    RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
+        auto in = this->rows(row, axis_size, ctx);
+        const ScaledSquares<T> squares = safe_sum_of_squares(row, axis_size, ctx, in, this->eps);
+        const A scale = squares.scale;
+        const A mean = divide(squares.sum, static_cast<A>(axis_size));
+        const A inverse = inverse_root(mean, this->eps, scale);
+        OutputRow<Ctx, T> out(row, axis_size, ctx, this->y);
+        const auto weights = this->weights();
+        reduce(row, axis_size, ctx, [&](const auto& tile) {
+            in.select(tile);
+            if constexpr (General) {
+                // Without a bias -0, which changes no bits.
+                emit(
+                    tile, out,
+                    [&](int i, A w, A b) { return fused(in.element(i) * scale * inverse, w, b); },
+                    weights, this->biases(-A(0)));
+            } else if (scale == A(1)) {
+                emit(tile, out, [&](int i, A w) { return in.element(i) * inverse * w; }, weights);
+            } else {
+                emit(tile, out, [&](int i, A w) { return in.element(i) * scale * inverse * w; },
+                     weights);
+            }
+            this->emit_sum(row, axis_size, ctx, tile, in);
+        });
+    }
+};
+
+// How a row is brought to mean 0 and variance 1: x becomes (x * scale - mean - rest) * inverse.
+template <class A>
+struct Centring {
+    A scale;
+    A mean;
+    A rest;  // what the mean as one number leaves out
+    A inverse;
+};
+
+// Of half types, whose results are rounded far more coarsely, the moments are corrected only where the row
+// is far from 0.
+template <class Ctx, class T, bool... Kind>
+RW_DEVICE Centring<accum_t<T>> centring(const Row& row, i64 axis_size, Ctx& ctx,
+                                        RowCache<Ctx, T, Kind...>& in, double eps) {
+    using A = accum_t<T>;
+    constexpr bool kCorrected = sizeof(T) > 2;
+    A scale = A(1);
+    Welford<A> m = moments<kCorrected>(row, axis_size, ctx, in, scale);
+    // Squares are better taken of a scaled row, or the row is so far from 0 for its spread that the
+    // last bits of the tiles' means tell.
+    const bool is_safe = squares_are_safe(m.squares[0]);
+    const bool is_far = m.mean[0] * m.mean[0] * m.count[0] > A(16) * m.squares[0];
+    if (!is_safe || (!kCorrected && is_far)) {
+        if (!is_safe) {
+            scale = safe_scale(row, axis_size, ctx, in, eps);
+        }
+        m = moments<true>(row, axis_size, ctx, in, scale);
+    }
+    const A mean = m.mean[0] + m.rest[0];
+    const A rest = (m.mean[0] - mean) + m.rest[0];
+    return {scale, mean, rest, inverse_root(divide(m.squares[0], m.count[0]), eps, scale)};
+}
+
+// y = (x - mean) / sqrt(var + eps) * weight + bias, with the population variance (Ba, Kiros and
+// Hinton, "Layer Normalization", 2016).
+template <class T, bool General>
+struct LayerNormBody : NormInputs<T, General> {
+    using Element = T;
+    static constexpr bool kEmitsRow = true;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr bool kTakesColumns = false;
+    using A = accum_t<T>;
+    static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
+    static constexpr Occupancy kOccupancy =
+        General ? Occupancy{2, 2, 2, 2, 2} : Occupancy{2, 4, 4, 3, 2};
+
+    template <class Ctx>
+    RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
+        auto in = this->rows(row, axis_size, ctx);
+        const Centring<A> c = centring(row, axis_size, ctx, in, this->eps);
+        OutputRow<Ctx, T> out(row, axis_size, ctx, this->y);
+        const auto weights = this->weights();
+        const auto biases = this->biases(A(0));
+        const A shift = -c.mean * c.inverse;
+        const A rest_shift = -c.rest * c.inverse;
         // A row that is not far from 0 for its spread, as most are, is normalised in one step. Only half
         // types, whose kernels the instructions bound, take it.
-        const bool is_near = scale == A(1) && absolute(shift) <= A(0.5);
+        const bool is_near = c.scale == A(1) && absolute(shift) <= A(0.5);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             in.select(tile);
             if (sizeof(T) == 2 && is_near) {
                 emit(
                     tile, out,
-                    [&](int i, A w, A b) { return fused(fused(in.element(i), inverse, shift), w, b); },
+                    [&](int i, A w, A b) { return fused(fused(in.element(i), c.inverse, shift), w, b); },
                     weights, biases);
             } else {
                 emit(
                     tile, out,
                     [&](int i, A w, A b) {
-                        const A centred = fused(in.element(i), scale, -mean);
-                        return fused(fused(centred, inverse, rest_shift), w, b);
+                        const A centred = fused(in.element(i), c.scale, -c.mean);
+                        return fused(fused(centred, c.inverse, rest_shift), w, b);
                     },
                     weights, biases);
             }
+            this->emit_sum(row, axis_size, ctx, tile, in);
         });
     }
 };

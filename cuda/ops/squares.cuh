@@ -17,8 +17,8 @@ RW_DEVICE bool squares_are_safe(A sum_of_squares) {
 // A power of two that brings the row's largest magnitude near 1, or short of it where eps, which is
 // scaled by its square, would overflow; 1 where no power does (a row of zeros, or with an infinity or
 // a NaN).
-template <class Ctx, class T>
-RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
+template <class Ctx, class T, bool... Kind>
+RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T, Kind...>& in,
                                 double eps) {
     using A = accum_t<T>;
     Max<A> largest;
@@ -44,8 +44,8 @@ RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCach
 
 // Folds a tile vector by vector, each lane of the vector in a sum of its own: no more than one
 // vector of `value(e, element e of the row)` is held at a time.
-template <template <class, int> class Op, class Ctx, class T, class TileT, class F>
-RW_DEVICE typename Op<accum_t<T>, 1>::Single fold_vectors(const TileT& tile, RowCache<Ctx, T>& in,
+template <template <class, int> class Op, class Ctx, class T, bool... Kind, class TileT, class F>
+RW_DEVICE typename Op<accum_t<T>, 1>::Single fold_vectors(const TileT& tile, RowCache<Ctx, T, Kind...>& in,
                                                           F value) {
     constexpr int W = TileT::kVectorWidth;
     in.select(tile);
@@ -70,8 +70,8 @@ struct ScaledSquares {
     accum_t<T> scale;
 };
 
-template <class Ctx, class T>
-RW_DEVICE accum_t<T> sum_of_squares(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
+template <class Ctx, class T, bool... Kind>
+RW_DEVICE accum_t<T> sum_of_squares(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T, Kind...>& in,
                                     accum_t<T> scale) {
     using A = accum_t<T>;
     SumOfSquares<A> state;
@@ -83,9 +83,9 @@ RW_DEVICE accum_t<T> sum_of_squares(const Row& row, i64 axis_size, Ctx& ctx, Row
 }
 
 // The sum of the row as it is where that is safe, else of the row scaled so that it is.
-template <class Ctx, class T>
+template <class Ctx, class T, bool... Kind>
 RW_DEVICE ScaledSquares<T> safe_sum_of_squares(const Row& row, i64 axis_size, Ctx& ctx,
-                                               RowCache<Ctx, T>& in, double eps) {
+                                               RowCache<Ctx, T, Kind...>& in, double eps) {
     using A = accum_t<T>;
     ScaledSquares<T> squares{sum_of_squares(row, axis_size, ctx, in, A(1)), A(1)};
     if (!squares_are_safe(squares.sum)) {

@@ -29,6 +29,33 @@ constexpr int kF64Blocks = 2;
 template <class Body>
 constexpr int kF64Blocks<Body, decltype(static_cast<void>(Body::kF64Blocks))> = Body::kF64Blocks;
 
+// Vectors that a body sums over the rows of a band (see BandSums): none, unless it says otherwise. Such a body
+// says how many bands there are and where their sums go; without sums, every row is a band.
+template <class Body, class = void>
+constexpr int kBandSums = 0;
+template <class Body>
+constexpr int kBandSums<Body, decltype(static_cast<void>(Body::kBandSums))> = Body::kBandSums;
+
+template <class Body, class Ctx>
+RW_DEVICE auto band_sums(const Body& body, i64 band, i64 width) {
+    constexpr int K = kBandSums<Body>;
+    return BandSums<Ctx, typename Body::Element, K>(
+        body.sums == nullptr ? nullptr : body.sums + band * K * width, width);
+}
+
+// Runs the rows of a band, one after the other.
+template <class Body, class Ctx>
+RW_DEVICE void run_band(const Body& body, i64 band, const Geometry& g, Ctx& ctx) {
+    auto sums = band_sums<Body, Ctx>(body, band, g.width);
+    for (i64 row = band; row < g.rows; row += body.bands) {
+        ctx.walks = 0;
+        body(Row{row, true}, g.width, ctx, sums);
+    }
+    if constexpr (Ctx::kResident) {
+        sums.finish(ctx.own_tile(Row{band, true}, g.width));
+    }
+}
+
 // How many blocks a multiprocessor should hold at once (see Occupancy).
 template <class Body, int V>
 constexpr int blocks_at_once(Ownership ownership) {
@@ -48,7 +75,7 @@ constexpr int blocks_at_once(Ownership ownership) {
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     // The figures are Hopper's; for what came before, only that nothing spills is known.
-    wanted = kElementBytes == 8 || kValues > 32 ? 1 : min_of(wanted, kWanted.older);
+    wanted = kElementBytes == 8 || kValues > 32 || kBandSums<Body> > 0 ? 1 : min_of(wanted, kWanted.older);
 #endif
     return wanted;
 }
@@ -64,15 +91,32 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
     const int place = lane_id() / g.lanes;
     const i64 warps_per_block = blockDim.x / kWarpSize;
     const i64 step = static_cast<i64>(gridDim.x) * warps_per_block * rows_per_warp;
-    // All lanes of a warp go round together, whether or not their own row exists.
-    for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
-         first += step) {
+    const auto context = [&] {
         Ctx ctx{};
         ctx.lane = lane_id() & (g.lanes - 1);
         ctx.lanes = g.lanes;
         ctx.warps = 1;
         ctx.chunks = 1;
-        body(Row{first + place, first + place < g.rows}, g.width, ctx);
+        return ctx;
+    };
+    // All lanes of a warp go round together, whether or not their own row exists.
+    if constexpr (kBandSums<Body> > 0) {
+        // A block's rows are a band.
+        static_assert(kBandWarps == RW_MAX_WARP_TIER_WARPS, "the headers and the ABI count alike");
+        auto sums = band_sums<Body, Ctx>(body, blockIdx.x, g.width);
+        RW_SHARED(meeting, typename decltype(sums)::Meeting);
+        for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
+             first += step) {
+            Ctx ctx = context();
+            body(Row{first + place, first + place < g.rows}, g.width, ctx, sums);
+        }
+        sums.finish_side_by_side(context().own_tile(Row{0, true}, g.width), g.lanes, meeting);
+    } else {
+        for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
+             first += step) {
+            Ctx ctx = context();
+            body(Row{first + place, first + place < g.rows}, g.width, ctx);
+        }
     }
 }
 
@@ -91,7 +135,11 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
     ctx.chunks = ctx.warps;
     ctx.shared.base = slots;
     ctx.shared.slots = RW_MAX_RESIDENT_WARPS;
-    body(Row{static_cast<i64>(blockIdx.x), true}, g.width, ctx);
+    if constexpr (kBandSums<Body> > 0) {
+        run_band(body, blockIdx.x, g, ctx);
+    } else {
+        body(Row{static_cast<i64>(blockIdx.x), true}, g.width, ctx);
+    }
 }
 
 // Rows of as many chunks as the blocks of a cluster have warps, or a few less; one row a cluster.
@@ -110,7 +158,11 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
     ctx.warp = cluster_rank() * ctx.warps + threadIdx.x / kWarpSize;
     ctx.chunks = g.chunks;
     ctx.cluster = &slots;
-    body(Row{static_cast<i64>(blockIdx.x / cluster_size()), true}, g.width, ctx);
+    if constexpr (kBandSums<Body> > 0) {
+        run_band(body, blockIdx.x / cluster_size(), g, ctx);
+    } else {
+        body(Row{static_cast<i64>(blockIdx.x / cluster_size()), true}, g.width, ctx);
+    }
 #endif
 }
 
@@ -128,9 +180,15 @@ __global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, 1)
     ctx.chunks = g.chunks;
     ctx.end_chunk = g.chunks;
     ctx.shared = {dynamic_shared, g.slots, g.stage_offset, g.staged};
-    for (i64 row = blockIdx.x; row < g.rows; row += gridDim.x) {
-        ctx.walks = 0;
-        body(Row{row, true}, g.width, ctx);
+    if constexpr (kBandSums<Body> > 0) {
+        for (i64 band = blockIdx.x; band < body.bands; band += gridDim.x) {
+            run_band(body, band, g, ctx);
+        }
+    } else {
+        for (i64 row = blockIdx.x; row < g.rows; row += gridDim.x) {
+            ctx.walks = 0;
+            body(Row{row, true}, g.width, ctx);
+        }
     }
 }
 
@@ -170,9 +228,15 @@ __global__ void __launch_bounds__(RW_MAX_STREAMING_WARPS * kWarpSize, kSplitKBlo
     const i64 place = blockIdx.x % g.row_blocks;
     ctx.first_chunk = place * units / g.row_blocks * g.unit;
     ctx.end_chunk = min_of((place + 1) * units / g.row_blocks * g.unit, g.chunks);
-    for (i64 row = team; row < g.rows; row += teams) {
-        ctx.walks = 0;
-        body(Row{row, true}, g.width, ctx);
+    if constexpr (kBandSums<Body> > 0) {
+        for (i64 band = team; band < body.bands; band += teams) {
+            run_band(body, band, g, ctx);
+        }
+    } else {
+        for (i64 row = team; row < g.rows; row += teams) {
+            ctx.walks = 0;
+            body(Row{row, true}, g.width, ctx);
+        }
     }
     leave_team(ctx.team);
 }

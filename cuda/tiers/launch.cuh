@@ -49,6 +49,22 @@ struct Made<2> {
     using Streaming = VectorList<4, 8>;
 };
 
+// The same of bodies that sum over rows, which keep fewer elements a lane beside what they sum.
+template <int ElementBytes>
+struct MadeOfBands {
+    using Warp = VectorList<1, 2, 4>;
+    using Block = VectorList<4>;
+    using Cluster = VectorList<4>;
+    using Streaming = VectorList<4>;
+};
+template <>
+struct MadeOfBands<2> {
+    using Warp = VectorList<1, 2>;
+    using Block = VectorList<2>;
+    using Cluster = VectorList<2>;
+    using Streaming = VectorList<2>;
+};
+
 // Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it, or it is
 // more than Most.
 template <int Most, class F, int... Vs>
@@ -171,9 +187,19 @@ cudaError_t ask_for_clusters(Kernel* kernel, int blocks, cudaLaunchConfig_t& con
 template <class Body>
 int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* stream, bool dry_run) {
     static_assert(Body::kStateBytes <= RW_STATE_BYTES, "src/plan.rs lays out RW_STATE_BYTES a state");
-    using Lists = MadeFor<Body>;
     constexpr int kMost = kMostVectors<Body> > 0 ? kMostVectors<Body> : 8;
-    if (!plan_is_sound<Body>(plan, rows, width)) {
+    constexpr int kElementBytes = sizeof(typename Body::Element);
+    using Lists = conditional_t<(kBandSums<Body> > 0), MadeOfBands<kElementBytes>, MadeFor<Body>>;
+    i64 owned = rows;
+    if constexpr (kBandSums<Body> > 0) {
+        // On the warp tier a band is the rows of a block; else it has an owner.
+        owned = body.bands;
+        if (body.bands < 1 || body.bands > rows ||
+            (plan.ownership == RW_RESIDENT_WARP && body.sums != nullptr && plan.blocks != body.bands)) {
+            return RW_BAD_PLAN;
+        }
+    }
+    if (!plan_is_sound<Body>(plan, owned, width)) {
         return RW_BAD_PLAN;
     }
     const Geometry rows_of = {rows,

@@ -10,16 +10,19 @@ mod extrema;
 mod loss;
 mod moments;
 mod norm;
+mod norm_gradient;
 mod reduce;
 mod softmax;
 mod squares;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use candle_core::{CpuStorage, Error, Result, WithDType};
 
 use crate::engine::isa::{with_best_isa, Isa};
-use crate::engine::{self, Context, Element, Output, ReduceOp, Row, RowBody, Starts, Tile};
+use crate::engine::{self, Context, Element, Float, Output, ReduceOp, Row, RowBody, Starts, Tile};
 use crate::problem::{check_dtype, Op, OperandKind, Problem, RowResult, Rows};
 use extrema::{Largest, LargestMagnitude, Smallest};
 
@@ -32,7 +35,11 @@ trait Stored: WithDType + Element<Acc: Canonical> + Output<Self::Acc> {
 /// A float dtype.
 trait Dtype: Stored<Acc = Self::Accumulator, Total = Self> + Element<Acc = Self::Accumulator> {
     /// `f32` for the types up to 32 bits, else `f64`.
-    type Accumulator: norm::Range + Canonical + Element<Acc = Self::Accumulator>;
+    type Accumulator: norm::Range
+        + Canonical
+        + WithDType
+        + Element<Acc = Self::Accumulator>
+        + Output<Self::Accumulator>;
 }
 
 macro_rules! dtypes {
@@ -208,9 +215,20 @@ fn run_float<I: Isa, T: Dtype>(
     if problem.op.takes_integers() {
         return Ok(vec![run_any(isa, problem, x)?]);
     }
-    let side = |i| vector::<T>(problem, operands, i);
     let launch = Launch::new(isa, problem, x)?;
     let one = match problem.op {
+        Op::AddRmsNorm { eps } => {
+            return norm::add_norm(&launch, Op::RmsNorm { eps }, operands);
+        }
+        Op::AddLayerNorm { eps } => {
+            return norm::add_norm(&launch, Op::LayerNorm { eps }, operands);
+        }
+        Op::RmsNormGradient { eps, sums } => {
+            return norm_gradient::run::<_, _, false>(&launch, eps, sums, operands);
+        }
+        Op::LayerNormGradient { eps, sums } => {
+            return norm_gradient::run::<_, _, true>(&launch, eps, sums, operands);
+        }
         Op::Mean => launch.run(&moments::Mean::new()),
         Op::AbsMax => launch.fold::<reduce::Extreme<LargestMagnitude>>(),
         Op::NormL1 => launch.fold::<reduce::NormL1>(),
@@ -234,15 +252,13 @@ fn run_float<I: Isa, T: Dtype>(
             gradient: OperandRows::required(problem, operands, 0)?,
             log,
         }),
-        Op::RmsNorm { eps } => launch.run(&norm::RmsNorm {
-            weight: side(0)?,
-            eps,
-        }),
-        Op::LayerNorm { eps } => launch.run(&norm::LayerNorm {
-            weight: side(0)?,
-            bias: side(1)?,
-            eps,
-        }),
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
+            let sides = [
+                side::<T>(problem, operands, 0)?,
+                side::<T>(problem, operands, 1)?,
+            ];
+            norm::norm(&launch, &sides)
+        }
         _ => Err(unsupported(problem)),
     };
     Ok(vec![one?])
@@ -342,13 +358,22 @@ impl<'a, T> OperandRows<'a, T> {
     }
 }
 
-/// An operand that all rows share and that must be there: a vector as long as the row.
-fn vector<'a, T: Dtype>(
+/// An operand that all rows share, if it is there: a vector as long as the row, in what is computed in.
+fn side<'a, T: Dtype>(
     problem: &Problem,
     operands: &[Option<&'a CpuStorage>],
     index: usize,
-) -> Result<&'a [T]> {
-    Ok(OperandRows::<T>::required(problem, operands, index)?.row(0))
+) -> Result<Option<Cow<'a, [T::Accumulator]>>> {
+    let Some(view) = problem.operands.get(index).copied().flatten() else {
+        return Ok(None);
+    };
+    if view.dtype == T::Accumulator::DTYPE {
+        let side = OperandRows::<T::Accumulator>::of(problem, operands, index)?;
+        return Ok(side.map(|side| Cow::Borrowed(side.row(0))));
+    }
+    let side = OperandRows::<T>::of(problem, operands, index)?;
+    let wide = |v: &T| <T::Accumulator as Float>::from_f64(v.to_f64());
+    Ok(side.map(|side| side.row(0).iter().map(wide).collect()))
 }
 
 /// A checked problem with its input.

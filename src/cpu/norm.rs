@@ -1,4 +1,4 @@
-//! RMS norm and layer norm.
+//! RMS norm and layer norm, also of a sum.
 //!
 //! Both run a plain pass first. Only where its sum of squares has overflowed, or is so small that
 //! squares have been lost below the smallest normal number, is the row computed again, scaled by a
@@ -7,8 +7,14 @@
 use super::extrema::{row_extreme, LargestMagnitude};
 use super::moments::moments;
 use super::squares::sum_of_squares;
-use super::Dtype;
-use crate::engine::{load, reduce, Context, Float, Number, Row, RowBody};
+use super::{beside, side, Dtype, Launch, OperandRows};
+use crate::engine::isa::Isa;
+use crate::engine::parallel::{self, Chunks};
+use crate::engine::{load, reduce, Context, Float, Number, Row, RowBody, Tile, LANES};
+use crate::problem::{Op, Problem, Rows};
+use candle_core::{CpuStorage, Result};
+use std::borrow::Cow;
+use std::mem::MaybeUninit;
 
 /// What the accumulators' ranges mean for sums of squares.
 pub(super) trait Range: Float {
@@ -104,9 +110,113 @@ pub(super) fn row_scale<T: Dtype, C: Context>(row: &mut Row<'_, T, T>, ctx: C) -
     T::Accumulator::from_f64(scale_for(magnitude, T::Accumulator::MAX_SCALE))
 }
 
-/// `x / sqrt(mean(x^2) + eps) * weight`.
-pub(super) struct RmsNorm<'a, T> {
-    pub weight: &'a [T],
+/// A weight and a bias, where they are given.
+pub(super) type Sides<'a, A> = [Option<Cow<'a, [A]>>; 2];
+
+/// RMS norm or layer norm of the launch's rows.
+pub(super) fn norm<I: Isa, T: Dtype>(
+    launch: &Launch<'_, I, T>,
+    sides: &Sides<'_, T::Accumulator>,
+) -> Result<CpuStorage> {
+    let [weight, bias] = sides.each_ref().map(Option::as_deref);
+    match launch.problem.op {
+        Op::RmsNorm { eps } => launch.run(&RmsNorm::<T> { weight, bias, eps }),
+        Op::LayerNorm { eps } => launch.run(&LayerNorm::<T> { weight, bias, eps }),
+        op => candle_core::bail!("{}: not a norm", op.name()),
+    }
+}
+
+/// `op` of the rows with a residual added to each, and the sums: the same as one after the other.
+pub(super) fn add_norm<I: Isa, T: Dtype>(
+    launch: &Launch<'_, I, T>,
+    op: Op,
+    operands: &[Option<&CpuStorage>],
+) -> Result<Vec<CpuStorage>> {
+    /// Rows per task: some microseconds' work.
+    const TASK: usize = 1 << 14;
+    let problem = launch.problem;
+    let (rows, width) = (problem.rows, problem.width);
+    let Some(residual) = OperandRows::<T>::of(problem, operands, 0)? else {
+        candle_core::bail!("{}: no residual", problem.op.name())
+    };
+    let no_memory = |err| {
+        candle_core::Error::Msg(format!(
+            "{}: no memory for the result of shape {:?}: {err}",
+            problem.op.name(),
+            problem.shape
+        ))
+    };
+    let mut sums: Vec<T> = beside::memory(rows * width).map_err(no_memory)?;
+    let rows_per_task = (TASK / width).max(1);
+    let chunks = Chunks::new(
+        &mut sums.spare_capacity_mut()[..rows * width],
+        rows_per_task * width,
+    );
+    parallel::for_each(chunks.count(), &|task| {
+        // SAFETY: `for_each` calls with each number once.
+        let room = unsafe { chunks.take(task) };
+        for (i, room) in room.chunks_mut(width).enumerate() {
+            let row = task * rows_per_task + i;
+            let start = problem.input.start(row);
+            let x = launch.x.get(start..start + width).unwrap_or(&[]);
+            add_row(launch.isa, x, residual.row(row), room);
+        }
+    });
+    // SAFETY: the chunks are all of it, and `add_row` has written each.
+    unsafe { sums.set_len(rows * width) };
+    let of_sums = Problem {
+        op,
+        input: Rows::contiguous(rows, width),
+        ..problem.clone()
+    };
+    let sides = [
+        side::<T>(problem, operands, 1)?,
+        side::<T>(problem, operands, 2)?,
+    ];
+    let normed = norm(&Launch::new(launch.isa, &of_sums, &sums)?, &sides)?;
+    Ok(vec![normed, T::to_cpu_storage_owned(sums)])
+}
+
+/// Writes `x + residual`, which may be one value for all of the row, rounded once.
+fn add_row<I: Isa, T: Dtype>(isa: I, x: &[T], residual: &[T], room: &mut [MaybeUninit<T>]) {
+    for (k, to) in room.chunks_mut(LANES).enumerate() {
+        let (mut a, mut b) = ([T::default(); LANES], [T::default(); LANES]);
+        for i in 0..to.len() {
+            let at = k * LANES + i;
+            a[i] = x.get(at).copied().unwrap_or_default();
+            b[i] = match residual {
+                [value] => *value,
+                row => row.get(at).copied().unwrap_or_default(),
+            };
+        }
+        let (mut a, b) = (T::widen(isa, &a), T::widen(isa, &b));
+        for (a, b) in a.iter_mut().zip(b) {
+            *a = a.add(b);
+        }
+        for (to, sum) in to.iter_mut().zip(T::narrow(isa, &a)) {
+            to.write(sum);
+        }
+    }
+}
+
+/// The values of a side at the positions of a tile; `absent` everywhere where it was left out.
+#[inline(always)]
+pub(super) fn side_at<C: Context, A: Range + crate::engine::Element<Acc = A>>(
+    ctx: C,
+    side: Option<&[A]>,
+    tile: &Tile<A>,
+    absent: A,
+) -> [A; LANES] {
+    match side {
+        Some(side) => load(ctx, side, tile),
+        None => [absent; LANES],
+    }
+}
+
+/// `x / sqrt(mean(x^2) + eps) * weight + bias`.
+pub(super) struct RmsNorm<'a, T: Dtype> {
+    pub weight: Option<&'a [T::Accumulator]>,
+    pub bias: Option<&'a [T::Accumulator]>,
     pub eps: f64,
 }
 
@@ -121,35 +231,108 @@ impl<T: Dtype> RowBody for RmsNorm<'_, T> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let (scale, mean_square, ()) = row_moments(
-            row,
-            ctx,
-            self.eps,
-            #[inline(always)]
-            |row, scale, eps| {
-                let squares = sum_of_squares(row, ctx, scale);
-                let mean = squares.to_f64() / row.axis_size() as f64;
-                (mean + eps, ())
-            },
-        );
-        let rstd = T::Accumulator::from_f64(mean_square.sqrt().recip());
-        reduce(
-            row,
-            ctx,
-            #[inline(always)]
-            |x| {
-                let weight = load(ctx, self.weight, x);
-                x.map(|x| x.mul(scale).mul(rstd))
-                    .zip(&weight, |x, weight| x.mul(weight))
-            },
-        );
+        let (scale, rstd) = root_mean_square(row, ctx, self.eps);
+        match self.bias {
+            None => reduce(
+                row,
+                ctx,
+                #[inline(always)]
+                |x| {
+                    let weight = side_at(ctx, self.weight, x, T::Accumulator::ONE);
+                    x.map(|x| x.mul(scale).mul(rstd))
+                        .zip(&weight, |x, weight| x.mul(weight))
+                },
+            ),
+            Some(bias) => reduce(
+                row,
+                ctx,
+                #[inline(always)]
+                |x| {
+                    let weight = side_at(ctx, self.weight, x, T::Accumulator::ONE);
+                    let bias = load(ctx, bias, x);
+                    let mut values = x.map(|x| x.mul(scale).mul(rstd)).values();
+                    for (value, (weight, bias)) in
+                        values.iter_mut().zip(weight.into_iter().zip(bias))
+                    {
+                        *value = value.mul_add(weight, bias);
+                    }
+                    values
+                },
+            ),
+        }
+    }
+}
+
+/// What a row is multiplied by so that its squares are safe, and the inverse root of the mean of those
+/// squares plus eps.
+#[inline(always)]
+pub(super) fn root_mean_square<T: Dtype, C: Context>(
+    row: &mut Row<'_, T, T>,
+    ctx: C,
+    eps: f64,
+) -> (T::Accumulator, T::Accumulator) {
+    let (scale, mean_square, ()) = row_moments(
+        row,
+        ctx,
+        eps,
+        #[inline(always)]
+        |row, scale, eps| {
+            let squares = sum_of_squares(row, ctx, scale);
+            let mean = squares.to_f64() / row.axis_size() as f64;
+            (mean + eps, ())
+        },
+    );
+    (scale, T::Accumulator::from_f64(mean_square.sqrt().recip()))
+}
+
+/// How a row is brought to mean 0 and variance 1: `(x * scale - mean - residual) * inverse`.
+pub(super) struct Centring<A> {
+    pub scale: A,
+    pub mean: A,
+    pub residual: A,
+    /// `rstd`, or 0 for a row of one value, whose deviations are what rounding has left.
+    pub inverse: A,
+    /// The inverse root of the variance plus eps.
+    pub rstd: A,
+}
+
+/// Both the variance and the deviations are corrected by what the rounded mean lacks.
+#[inline(always)]
+pub(super) fn centring<T: Dtype, C: Context>(
+    row: &mut Row<'_, T, T>,
+    ctx: C,
+    eps: f64,
+) -> Centring<T::Accumulator> {
+    let (scale, variance, moments) = row_moments(
+        row,
+        ctx,
+        eps,
+        #[inline(always)]
+        |row, scale, eps| {
+            let moments = moments(row, ctx, scale);
+            (moments.variance + eps, moments)
+        },
+    );
+    // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
+    // deviations: a finite factor keeps their products 0. Not `min`, which would turn a NaN into
+    // the largest number.
+    let largest = T::Accumulator::LARGEST.to_f64();
+    let rstd = variance.sqrt().recip();
+    let rstd = T::Accumulator::from_f64(if rstd > largest { largest } else { rstd });
+    let constant = moments.mean_square > 0.0 && moments.of_constant(row, ctx);
+    Centring {
+        scale,
+        mean: moments.mean,
+        residual: T::Accumulator::from_f64(moments.residual),
+        inverse: if constant { T::Accumulator::ZERO } else { rstd },
+        rstd,
     }
 }
 
 /// `(x - mean) / sqrt(var + eps) * weight + bias`, with the population variance.
-pub(super) struct LayerNorm<'a, T> {
-    pub weight: &'a [T],
-    pub bias: &'a [T],
+pub(super) struct LayerNorm<'a, T: Dtype> {
+    pub weight: Option<&'a [T::Accumulator]>,
+    pub bias: Option<&'a [T::Accumulator]>,
     pub eps: f64,
 }
 
@@ -162,38 +345,18 @@ impl<T: Dtype> RowBody for LayerNorm<'_, T> {
         width
     }
 
-    /// Both the variance and the emitted deviations are corrected by what the rounded mean lacks.
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let (scale, variance, moments) = row_moments(
-            row,
-            ctx,
-            self.eps,
-            #[inline(always)]
-            |row, scale, eps| {
-                let moments = moments(row, ctx, scale);
-                (moments.variance + eps, moments)
-            },
-        );
-        // Where eps vanishes beside the scale of a constant row, the root is 0 and so are all
-        // deviations: a finite factor keeps their products 0. Not `min`, which would turn a NaN into
-        // the largest number.
-        let largest = T::Accumulator::LARGEST.to_f64();
-        let rstd = variance.sqrt().recip();
-        let rstd = T::Accumulator::from_f64(if rstd > largest { largest } else { rstd });
-        let mean = moments.mean;
-        let residual = T::Accumulator::from_f64(moments.residual);
-        let constant = moments.mean_square > 0.0 && moments.of_constant(row, ctx);
-        let rstd = if constant { T::Accumulator::ZERO } else { rstd };
+        let c = centring(row, ctx, self.eps);
         reduce(
             row,
             ctx,
             #[inline(always)]
             |x| {
-                let weight = load(ctx, self.weight, x);
-                let bias = load(ctx, self.bias, x);
+                let weight = side_at(ctx, self.weight, x, T::Accumulator::ONE);
+                let bias = side_at(ctx, self.bias, x, T::Accumulator::ZERO);
                 let mut values = x
-                    .map(|x| x.mul(scale).sub(mean).sub(residual).mul(rstd))
+                    .map(|x| x.mul(c.scale).sub(c.mean).sub(c.residual).mul(c.inverse))
                     .values();
                 for (value, (weight, bias)) in values.iter_mut().zip(weight.into_iter().zip(bias)) {
                     *value = value.mul_add(weight, bias);

@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use super::launch::{self, Addresses};
 use super::result;
 use crate::plan::{DeviceLimits, Plan, Tier};
-use crate::problem::{Problem, MAX_OPERANDS, MAX_RESULTS};
+use crate::problem::{Problem, RowResult, MAX_OPERANDS, MAX_RESULTS};
 use crate::tuning::{MAX_TEAMS, TEAM_BYTES, WORKSPACE_BYTES};
 
 /// The device that plans are made for, but where [`plan::with_limits`](crate::plan::with_limits) names
@@ -110,8 +110,9 @@ fn run_call(
             *address = input(operand)?;
         }
     }
-    for (address, result) in addresses.results.iter_mut().zip(&mut results) {
-        *address = output(result)?;
+    let kinds = problem.op.results();
+    for ((address, result), kind) in addresses.results.iter_mut().zip(&mut results).zip(kinds) {
+        *address = output(result, *kind)?;
     }
     // SAFETY: the addresses are of live allocations that match the problem, which was checked
     // against their layouts; the results are written by nobody else, and the shim has returned from the
@@ -226,10 +227,15 @@ fn input(storage: &CpuStorage) -> Result<u64> {
     }))
 }
 
-fn output(storage: &mut CpuStorage) -> Result<u64> {
+fn output(storage: &mut CpuStorage, kind: RowResult) -> Result<u64> {
+    let access = match kind {
+        // A block that streams adds to them, row after row.
+        RowResult::Bands(_) => Access::Scratch,
+        RowResult::Row | RowResult::Scalar | RowResult::Pair => Access::WriteOnce,
+    };
     Ok(with_data!(storage, data => {
         let bytes = size_of_val(data.as_slice());
-        open(data.as_mut_ptr().cast(), bytes, Access::WriteOnce)
+        open(data.as_mut_ptr().cast(), bytes, access)
     }))
 }
 

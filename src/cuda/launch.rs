@@ -164,13 +164,23 @@ unsafe fn call(
             };
             unsafe { sys::rw_softmax(&params, stream, dry) }
         }
-        Op::RmsNorm { eps } | Op::LayerNorm { eps } => {
+        Op::RmsNorm { eps }
+        | Op::LayerNorm { eps }
+        | Op::AddRmsNorm { eps }
+        | Op::AddLayerNorm { eps }
+        | Op::RmsNormGradient { eps, .. }
+        | Op::LayerNormGradient { eps, .. } => {
+            use sys::rw_norm_kind as K;
             let params = sys::rw_norm_params {
                 problem: p,
                 plan,
                 kind: match problem.op {
-                    Op::RmsNorm { .. } => sys::rw_norm_kind::RW_RMS_NORM,
-                    _ => sys::rw_norm_kind::RW_LAYER_NORM,
+                    Op::RmsNorm { .. } => K::RW_RMS_NORM,
+                    Op::AddRmsNorm { .. } => K::RW_ADD_RMS_NORM,
+                    Op::AddLayerNorm { .. } => K::RW_ADD_LAYER_NORM,
+                    Op::RmsNormGradient { .. } => K::RW_RMS_NORM_GRADIENT,
+                    Op::LayerNormGradient { .. } => K::RW_LAYER_NORM_GRADIENT,
+                    _ => K::RW_LAYER_NORM,
                 },
                 eps,
             };
@@ -234,7 +244,11 @@ unsafe fn call(
                 | Op::TargetWeights { .. }
                 | Op::SoftmaxGradient { .. }
                 | Op::SoftmaxWith { .. }
-                | Op::SoftmaxWithGradient { .. } => return sys::RW_NO_KERNEL,
+                | Op::SoftmaxWithGradient { .. }
+                | Op::AddRmsNorm { .. }
+                | Op::AddLayerNorm { .. }
+                | Op::RmsNormGradient { .. }
+                | Op::LayerNormGradient { .. } => return sys::RW_NO_KERNEL,
             };
             let params = sys::rw_reduce_params {
                 problem: p,
@@ -417,12 +431,16 @@ mod tests {
                         },
                     ]
                 });
-                for op in Op::ALL.into_iter().chain(unlisted.concat()) {
+                for op in Op::ALL
+                    .into_iter()
+                    .chain(Op::FUSED)
+                    .chain(unlisted.concat())
+                {
                     let x = Layout::contiguous((7, width));
                     let sides: Vec<_> = op
                         .operands()
                         .iter()
-                        .map(|operand| Layout::contiguous(operand.shape(x.shape())))
+                        .map(|operand| Layout::contiguous(operand.shape(op, x.shape())))
                         .collect();
                     let sides: Vec<_> = sides
                         .iter()

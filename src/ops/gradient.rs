@@ -26,6 +26,7 @@ pub(super) struct Backward {
 
 impl Backward {
     /// An operand that the op cannot do without.
+    #[allow(dead_code)]
     pub fn operand(&self, index: usize) -> Result<&Tensor> {
         match self.operands.get(index) {
             Some(Some(operand)) => Ok(operand),
@@ -94,7 +95,11 @@ pub(crate) fn gradient(
         | Op::CrossEntropyGradient(_)
         | Op::TargetWeights { .. }
         | Op::SoftmaxGradient { .. }
-        | Op::SoftmaxWithGradient { .. } => {
+        | Op::SoftmaxWithGradient { .. }
+        | Op::AddRmsNorm { .. }
+        | Op::AddLayerNorm { .. }
+        | Op::RmsNormGradient { .. }
+        | Op::LayerNormGradient { .. } => {
             candle_core::bail!("{}: no derivative", op.name())
         }
     };
@@ -125,6 +130,9 @@ fn fused_gradient(
         Op::LogSoftmax => softmax::fused_gradient(true, x, grad).map(Some),
         Op::SoftmaxWith { log, logits } => {
             softmax::fused_gradient_with(log, &logits, x, operands, grad, wanted).map(Some)
+        }
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
+            norm::fused_gradient(op, x, operands, grad, wanted).map(Some)
         }
         _ => Ok(None),
     }

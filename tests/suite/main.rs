@@ -20,6 +20,7 @@ mod integers;
 mod layouts;
 mod loss;
 mod nn;
+mod norms;
 mod softmax;
 #[cfg(feature = "cuda")]
 mod streams;

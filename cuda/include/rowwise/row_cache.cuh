@@ -11,8 +11,9 @@ namespace rowwise {
 
 // A row of the input, staged on chip by the first walk that loads it. A body that keeps several rows numbers
 // them by `which`, and has as many kCachedRows. With MayRepeat, the row may be one value that stands for
-// all of it (axis stride 0).
-template <class Ctx, class T, bool MayRepeat = false>
+// all of it (axis stride 0). With MayAdd, `added` may give rows of which each is added to the input's, the
+// sum rounded to T as if it had been stored and read.
+template <class Ctx, class T, bool MayRepeat = false, bool MayAdd = false>
 class RowCache {
     static constexpr int W = kVectorElements<T>;
     static constexpr int V = Ctx::TileT::kVectors;
@@ -21,11 +22,14 @@ class RowCache {
 public:
     // Elements past the end of the row read as `pad`.
     RW_DEVICE RowCache(const Row& row, i64 axis_size, Ctx& ctx, const InputRows<T>& input, T pad,
-                       int which = 0)
+                       int which = 0, const InputRows<T>* added = nullptr)
         : row_(Ctx::kTiled ? nullptr : input.row(row.exists ? row.index : 0)),
           aligned_(is_vector_aligned(row_)),
           repeats_(MayRepeat && input.axis_stride == 0),
           pad_(pad),
+          added_(MayAdd && added != nullptr && added->data != nullptr
+                     ? added->row(row.exists ? row.index : 0)
+                     : nullptr),
           which_(which),
           ctx_(&ctx),
           born_(ctx.walks) {
@@ -105,6 +109,21 @@ private:
             }
         }
         load_tile<R>(held_, row_, aligned_, tile, pad_);
+        if constexpr (MayAdd) {
+            if (added_ != nullptr) {
+                Vector<T> other[V];
+                load_tile<R>(other, added_, is_vector_aligned(added_), tile, pad_);
+#pragma unroll
+                for (int j = 0; j < V; ++j) {
+                    accum_t<T> sums[W];
+#pragma unroll
+                    for (int w = 0; w < W; ++w) {
+                        sums[w] = held_[j].get(w) + other[j].get(w);
+                    }
+                    held_[j].set(sums);
+                }
+            }
+        }
     }
 
     RW_DEVICE void load_panel(const typename Ctx::TileT& tile) {
@@ -152,6 +171,7 @@ private:
     bool aligned_;
     bool repeats_;
     T pad_;
+    const T* added_;
     int which_;
     Ctx* ctx_;
     int born_;

@@ -2,6 +2,7 @@
 // parts, and cuda/ops/ for bodies to start from.
 #pragma once
 
+#include "band_sums.cuh"
 #include "cluster_primitives.cuh"
 #include "row_cache.cuh"
 #include "monoids/arg_extremum.cuh"

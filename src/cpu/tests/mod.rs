@@ -90,12 +90,16 @@ impl Inputs {
 
     fn problem(&self, op: Op, layout: &Layout) -> Problem {
         let side = Layout::contiguous(self.width);
-        let sides = vec![Some((&side, self.x.dtype())); op.operands().len()];
+        let sides = vec![Some((&side, self.x.dtype())); self.sides(op).len()];
         Problem::new(op, layout, self.x.dtype(), &sides).unwrap()
     }
 
     fn sides(&self, op: Op) -> Vec<Option<&CpuStorage>> {
-        [Some(&self.weight), Some(&self.bias)][..op.operands().len()].to_vec()
+        match op {
+            Op::RmsNorm { .. } => vec![Some(&self.weight)],
+            Op::LayerNorm { .. } => vec![Some(&self.weight), Some(&self.bias)],
+            _ => Vec::new(),
+        }
     }
 
     fn layout(&self) -> Layout {

@@ -1,0 +1,3 @@
+#include "norm_general.inl"
+
+template int rowwise::launch_norm_general<rowwise::bf16>(const rw_norm_params&, void*, bool);
