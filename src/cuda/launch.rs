@@ -422,7 +422,7 @@ mod tests {
                     let sides: Vec<_> = op
                         .operands()
                         .iter()
-                        .map(|operand| Layout::contiguous(operand.shape(x.shape())))
+                        .map(|operand| Layout::contiguous(operand.shape(op, x.shape())))
                         .collect();
                     let sides: Vec<_> = sides
                         .iter()
