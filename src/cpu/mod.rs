@@ -11,6 +11,7 @@ mod loss;
 mod moments;
 mod norm;
 mod reduce;
+mod soft_cap;
 mod softmax;
 mod squares;
 #[cfg(test)]
@@ -199,7 +200,7 @@ fn run_any<I: Isa, T: Stored>(isa: I, problem: &Problem, x: &[T]) -> Result<CpuS
 }
 
 /// All ops.
-fn run_float<I: Isa, T: Dtype>(
+fn run_float<I: Isa, T: Dtype<Accumulator: WithDType>>(
     isa: I,
     problem: &Problem,
     x: &[T],
