@@ -170,9 +170,9 @@ pub enum RowResult {
 }
 
 impl Op {
-    /// Every op of one result that is no gradient, with options that have a value; for tables and tests. But
-    /// for the losses: their targets must be classes of the row, so no operand made for any row fits them,
-    /// and they have tests of their own; and for softmax with options, likewise.
+    /// Every op that is no gradient and takes no other operands than weights, with options that have a value;
+    /// for tables and tests. Softmax with options and the losses have tests of their own: no operand made for
+    /// any row fits them (a target must be a class of its row).
     pub const ALL: [Op; 21] = [
         Op::Sum,
         Op::Mean,

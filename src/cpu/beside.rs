@@ -1,9 +1,13 @@
 //! Results that a body writes beside the one that its rows are emitted to.
 
+use std::collections::TryReserveError;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use candle_core::Result;
+
 use crate::engine::{pages, Element, Row};
+use crate::problem::Problem;
 
 /// A result with so many values for each row, in the order of the rows, which bodies fill one row at a
 /// time while the engine runs them.
@@ -51,8 +55,33 @@ impl<'a, U> Beside<'a, U> {
     }
 }
 
+/// Runs a body that fills a result of `per_row` values a row beside its own, which is returned with it.
+///
+/// # Errors
+/// Those of `run`, and where there is no memory.
+pub(super) fn fill<U, R>(
+    problem: &Problem,
+    per_row: usize,
+    run: impl FnOnce(Beside<'_, U>) -> Result<R>,
+) -> Result<(R, Vec<U>)> {
+    let len = problem.rows.saturating_mul(per_row);
+    let no_memory = || {
+        candle_core::Error::Msg(format!(
+            "{}: no memory for {len} numbers beside the result of shape {:?}",
+            problem.op.name(),
+            problem.output_shape()
+        ))
+    };
+    let mut values: Vec<U> = memory(len).map_err(|_| no_memory())?;
+    let room = &mut values.spare_capacity_mut()[..len];
+    let first = run(Beside::new(room, problem.rows, per_row).ok_or_else(no_memory)?)?;
+    // SAFETY: the body has filled every row's part, and the launch runs it for every row.
+    unsafe { values.set_len(len) };
+    Ok((first, values))
+}
+
 /// Memory for a result of `len` values, to be filled and then taken for what it is.
-pub(super) fn memory<U>(len: usize) -> Result<Vec<U>, std::collections::TryReserveError> {
+fn memory<U>(len: usize) -> std::result::Result<Vec<U>, TryReserveError> {
     let mut values = Vec::new();
     let size = size_of::<U>().max(1);
     values.try_reserve_exact(pages::room_for(len.saturating_mul(size)) / size)?;

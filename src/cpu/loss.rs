@@ -2,56 +2,16 @@
 //!
 //! The formulas are in `ops/loss.rs`. A row whose target does not count is not read.
 
-use std::mem::MaybeUninit;
-
 use candle_core::{CpuStorage, DType, Result, WithDType};
 
-use super::beside::{memory, Beside};
+use super::beside::{self, Beside};
+use super::soft_cap::soft_capped;
 use super::{fold, planes, Canonical, Dtype, Launch, OperandRows};
 use crate::engine::isa::Isa;
 use crate::engine::{
     self, load, once, reduce, Context, Float, Number, ReduceOp, Row, RowBody, Tile, LANES,
 };
 use crate::problem::{CrossEntropy, Op, Problem};
-
-/// `cap * tanh(x / cap)`, and its derivative.
-///
-/// With `e = exp(-2|u|)`, `tanh|u| = (1 - e) / (1 + e)`, and its derivative `4e / (1 + e)^2`. Near 0,
-/// where `1 - e` loses digits, its Taylor series: the first term left out is below 2^-55 of the first.
-#[inline(always)]
-fn soft_capped<A: Float>(x: A, cap: A) -> (A, A) {
-    const SERIES: [f64; 10] = [
-        18888466084.0 / 194896477400625.0,
-        -443861162.0 / 1856156927625.0,
-        6404582.0 / 10854718875.0,
-        -929569.0 / 638512875.0,
-        21844.0 / 6081075.0,
-        -1382.0 / 155925.0,
-        62.0 / 2835.0,
-        -17.0 / 315.0,
-        2.0 / 15.0,
-        -1.0 / 3.0,
-    ];
-    let u = x.div(cap);
-    let magnitude = u.abs();
-    let e = magnitude.mul(A::from_f64(-2.0)).exp();
-    let inverse = A::ONE.div(A::ONE.add(e));
-    let square = u.mul(u);
-    let mut series = A::from_f64(SERIES[0]);
-    for term in &SERIES[1..] {
-        series = series.mul_add(square, A::from_f64(*term));
-    }
-    let near = u.mul(series.mul_add(square, A::ONE));
-    let far = A::ONE.sub(e).mul(inverse);
-    let far = if u < A::ZERO { A::ZERO.sub(far) } else { far };
-    let bent = if magnitude < A::from_f64(0.25) {
-        near
-    } else {
-        far
-    };
-    let slope = A::from_f64(4.0).mul(e).mul(inverse).mul(inverse);
-    (bent.mul(cap), slope)
-}
 
 /// The targets as they are stored.
 enum Targets<'a> {
@@ -522,7 +482,7 @@ where
     };
     match problem.op {
         Op::CrossEntropy(_) => {
-            let (storage, pairs) = beside(problem, 2, |statistics| {
+            let (storage, pairs) = beside::fill(problem, 2, |statistics| {
                 launch.run(&Losses::<T> {
                     loss,
                     x: &logit,
@@ -545,7 +505,7 @@ where
         }
         _ => {
             let scales = numbers(3)?;
-            let (storage, losses) = beside(problem, 1, |losses| {
+            let (storage, losses) = beside::fill(problem, 1, |losses| {
                 launch.run(&Gradient::<T> {
                     loss,
                     statistics: Statistics::Row { x: &logit, losses },
@@ -556,26 +516,4 @@ where
             Ok(vec![storage, losses])
         }
     }
-}
-
-/// Runs a body that fills a second result of so many values a row.
-fn beside<A>(
-    problem: &Problem,
-    per_row: usize,
-    run: impl FnOnce(Beside<'_, A>) -> Result<CpuStorage>,
-) -> Result<(CpuStorage, Vec<A>)> {
-    let len = problem.rows.saturating_mul(per_row);
-    let no_memory = || {
-        candle_core::Error::Msg(format!(
-            "{}: no memory for {len} numbers beside the result of shape {:?}",
-            problem.op.name(),
-            problem.output_shape()
-        ))
-    };
-    let mut values: Vec<A> = memory(len).map_err(|_| no_memory())?;
-    let room: &mut [MaybeUninit<A>] = &mut values.spare_capacity_mut()[..len];
-    let first = run(Beside::new(room, problem.rows, per_row).ok_or_else(no_memory)?)?;
-    // SAFETY: the body has filled every row's part, and the launch runs it for every row.
-    unsafe { values.set_len(len) };
-    Ok((first, values))
 }

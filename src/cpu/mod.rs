@@ -12,6 +12,7 @@ mod moments;
 mod norm;
 mod norm_gradient;
 mod reduce;
+mod soft_cap;
 mod softmax;
 mod squares;
 #[cfg(test)]
@@ -206,7 +207,7 @@ fn run_any<I: Isa, T: Stored>(isa: I, problem: &Problem, x: &[T]) -> Result<CpuS
 }
 
 /// All ops.
-fn run_float<I: Isa, T: Dtype>(
+fn run_float<I: Isa, T: Dtype<Accumulator: WithDType>>(
     isa: I,
     problem: &Problem,
     x: &[T],

@@ -5,10 +5,11 @@
 //! of -inf `-inf - -inf`, all of them NaN for the whole row; an -inf beside finite values has
 //! `exp(-inf) = 0` exactly.
 
-use candle_core::{CpuStorage, DType, Result};
+use candle_core::{CpuStorage, DType, Result, WithDType};
 
 use super::beside::{self, Beside};
 use super::extrema::row_max;
+use super::soft_cap::soft_capped;
 use super::{fold, plain_body, Canonical, Dtype, Launch, OperandRows};
 use crate::engine::isa::Isa;
 use crate::engine::{
@@ -210,32 +211,6 @@ where
     }
 }
 
-/// One value a row, of the accumulator's dtype.
-enum Values<'a> {
-    F32(OperandRows<'a, f32>),
-    F64(OperandRows<'a, f64>),
-}
-
-impl<'a> Values<'a> {
-    fn of(
-        problem: &Problem,
-        operands: &[Option<&'a CpuStorage>],
-        index: usize,
-    ) -> Result<Option<Self>> {
-        if problem.dtype == DType::F64 {
-            return Ok(OperandRows::of(problem, operands, index)?.map(Values::F64));
-        }
-        Ok(OperandRows::of(problem, operands, index)?.map(Values::F32))
-    }
-
-    fn at<A: Float>(&self, row: usize) -> A {
-        A::from_f64(match self {
-            Values::F32(values) => values.row(row).first().copied().unwrap_or_default().into(),
-            Values::F64(values) => values.row(row).first().copied().unwrap_or_default(),
-        })
-    }
-}
-
 /// Rows of a mask: added, or hiding keys where they are 0.
 enum Mask<Same, F32, U8> {
     None,
@@ -245,14 +220,14 @@ enum Mask<Same, F32, U8> {
 }
 
 /// How logits are made of rows.
-pub(super) struct Rules<'a, T> {
+pub(super) struct Rules<'a, T: Dtype> {
     logits: Logits,
     mask: Mask<OperandRows<'a, T>, OperandRows<'a, f32>, OperandRows<'a, u8>>,
-    temperature: Option<Values<'a>>,
-    sink: Option<Values<'a>>,
+    temperature: Option<OperandRows<'a, T::Accumulator>>,
+    sink: Option<OperandRows<'a, T::Accumulator>>,
 }
 
-impl<'a, T: Dtype> Rules<'a, T> {
+impl<'a, T: Dtype<Accumulator: WithDType>> Rules<'a, T> {
     /// The operands are the mask, the temperatures and the sinks, from `first` on.
     pub fn new(
         problem: &Problem,
@@ -271,17 +246,19 @@ impl<'a, T: Dtype> Rules<'a, T> {
         Ok(Rules {
             logits,
             mask,
-            temperature: Values::of(problem, operands, first + 1)?,
-            sink: Values::of(problem, operands, first + 2)?,
+            temperature: OperandRows::of(problem, operands, first + 1)?,
+            sink: OperandRows::of(problem, operands, first + 2)?,
         })
     }
+}
 
+impl<'a, T: Dtype> Rules<'a, T> {
     fn row(&self, index: usize, width: usize) -> RowRules<'a, T> {
         let scale = T::Accumulator::from_f64(self.logits.scale);
         let seen = |queries: usize| (index % queries + width + 1).saturating_sub(queries);
         RowRules {
             factor: match &self.temperature {
-                Some(values) => scale.div(values.at(index)),
+                Some(values) => scale.div(first(values, index)),
                 None => scale,
             },
             soft_cap: self.logits.soft_cap.map(T::Accumulator::from_f64),
@@ -293,9 +270,14 @@ impl<'a, T: Dtype> Rules<'a, T> {
             },
             visible: self.logits.queries.map_or(width, seen) as i64,
             hides: self.logits.queries.is_some() || !matches!(self.mask, Mask::None),
-            sink: self.sink.as_ref().map(|values| values.at(index)),
+            sink: self.sink.as_ref().map(|values| first(values, index)),
         }
     }
+}
+
+/// The value of a row.
+fn first<A: Float>(values: &OperandRows<'_, A>, row: usize) -> A {
+    values.row(row).first().copied().unwrap_or(A::NAN)
 }
 
 /// How logits are made of one row.
@@ -315,7 +297,7 @@ impl<T: Dtype> RowRules<'_, T> {
         let mut z = x.map(|x| x.mul(self.factor)).values();
         if let Some(cap) = self.soft_cap {
             for z in &mut z {
-                *z = cap.mul(tanh(z.div(cap)));
+                *z = soft_capped(*z, cap).0;
             }
         }
         match self.mask {
@@ -355,11 +337,7 @@ impl<T: Dtype> RowRules<'_, T> {
     fn slope(&self, x: T::Accumulator) -> T::Accumulator {
         match self.soft_cap {
             None => self.factor,
-            Some(cap) => {
-                let t = tanh(x.mul(self.factor).div(cap));
-                let minus = T::Accumulator::ZERO.sub(t);
-                self.factor.mul(minus.mul_add(t, T::Accumulator::ONE))
-            }
+            Some(cap) => self.factor.mul(soft_capped(x.mul(self.factor), cap).1),
         }
     }
 
@@ -370,12 +348,8 @@ impl<T: Dtype> RowRules<'_, T> {
     }
 }
 
-fn tanh<A: Float>(x: A) -> A {
-    A::from_f64(x.to_f64().tanh())
-}
-
 /// Softmax of logits, or its logarithm.
-pub(super) struct With<'a, T> {
+pub(super) struct With<'a, T: Dtype> {
     pub rules: Rules<'a, T>,
     pub log: bool,
 }
@@ -454,10 +428,10 @@ fn with_sink<A: Float>(max: A, sink: Option<A>) -> A {
 }
 
 /// The gradient of [`With`], and for each row that of its sink.
-struct WithGradient<'a, T> {
+struct WithGradient<'a, T: Dtype> {
     rules: Rules<'a, T>,
     gradient: OperandRows<'a, T>,
-    sinks: Beside<'a, f64>,
+    sinks: Beside<'a, T::Accumulator>,
     log: bool,
     of_logits: bool,
 }
@@ -529,7 +503,7 @@ impl<T: Dtype> RowBody for WithGradient<'_, T> {
         let sinks = unsafe { self.sinks.row(row) };
         if let Some(slot) = sinks.first_mut() {
             let p = of_sink.map_or(zero, |of_sink| of_sink.mul(inverse));
-            slot.write(zero.sub(p.mul(weight)).to_f64());
+            slot.write(zero.sub(p.mul(weight)));
         }
         reduce(
             row,
@@ -558,7 +532,7 @@ impl<T: Dtype> RowBody for WithGradient<'_, T> {
 }
 
 /// Runs [`WithGradient`]: its rows, and the gradients of the sinks.
-pub(super) fn gradient_with<I: Isa, T: Dtype>(
+pub(super) fn gradient_with<I: Isa, T: Dtype<Accumulator: WithDType>>(
     launch: &Launch<'_, I, T>,
     operands: &[Option<&CpuStorage>],
     log: bool,
@@ -566,29 +540,14 @@ pub(super) fn gradient_with<I: Isa, T: Dtype>(
     of_logits: bool,
 ) -> Result<Vec<CpuStorage>> {
     let problem = launch.problem;
-    let rows = problem.rows;
-    let without_memory = || {
-        candle_core::Error::Msg(format!(
-            "{}: no memory for the results of shape {:?}",
-            problem.op.name(),
-            problem.shape
-        ))
-    };
-    let mut sinks = beside::memory::<f64>(rows).map_err(|_| without_memory())?;
-    let room = sinks.spare_capacity_mut().get_mut(..rows);
-    let room = room.and_then(|room| Beside::new(room, rows, 1));
-    let dx = launch.run(&WithGradient {
-        rules: Rules::new(problem, operands, 1, logits)?,
-        gradient: OperandRows::required(problem, operands, 0)?,
-        sinks: room.ok_or_else(without_memory)?,
-        log,
-        of_logits,
+    let (dx, sinks) = beside::fill(problem, 1, |sinks| {
+        launch.run(&WithGradient {
+            rules: Rules::new(problem, operands, 1, logits)?,
+            gradient: OperandRows::required(problem, operands, 0)?,
+            sinks,
+            log,
+            of_logits,
+        })
     })?;
-    // SAFETY: within the capacity, and the launch has run the body for every row, which writes its value.
-    unsafe { sinks.set_len(rows) };
-    let sinks = match problem.op.result_dtype(1, problem.dtype) {
-        DType::F64 => CpuStorage::F64(sinks),
-        _ => CpuStorage::F32(sinks.into_iter().map(|v| v as f32).collect()),
-    };
-    Ok(vec![dx, sinks])
+    Ok(vec![dx, T::Accumulator::to_cpu_storage_owned(sinks)])
 }

@@ -384,6 +384,20 @@ mod tests {
     use crate::problem::{accumulator_dtype, OperandKind, FLOAT_DTYPES};
     use candle_core::Layout;
 
+    /// Asks for a kernel for each plan of a problem, by any tier that takes it; how many those were.
+    fn check_plans(problem: &Problem) -> usize {
+        let device = DeviceLimits::H200;
+        let mut plans = vec![Plan::select(problem, &device).unwrap()];
+        for tier in Tier::ALL {
+            plans.extend(with_tier(tier, || Plan::select(problem, &device)).ok());
+        }
+        for plan in &plans {
+            let (dtype, width) = (problem.dtype, problem.width);
+            has_kernel(problem, plan).unwrap_or_else(|e| panic!("{e}: {dtype:?} {width}: {plan}"));
+        }
+        plans.len()
+    }
+
     /// The planner and the kernel tables are written in two languages: each plan must have a kernel.
     #[test]
     fn every_plan_has_a_kernel() {
@@ -452,16 +466,7 @@ mod tests {
                         .map(Some)
                         .collect();
                     let problem = Problem::new(op, &x, dtype, &sides).unwrap();
-                    let device = DeviceLimits::H200;
-                    let mut plans = vec![Plan::select(&problem, &device).unwrap()];
-                    for tier in Tier::ALL {
-                        plans.extend(with_tier(tier, || Plan::select(&problem, &device)).ok());
-                    }
-                    for plan in plans {
-                        has_kernel(&problem, &plan)
-                            .unwrap_or_else(|e| panic!("{e}: {dtype:?} {width}: {plan}"));
-                        checked += 1;
-                    }
+                    checked += check_plans(&problem);
                 }
             }
         }
@@ -504,16 +509,7 @@ mod tests {
                     let operands: Vec<_> = operands.collect();
                     let x = Layout::contiguous((7, width));
                     let problem = Problem::new(op, &x, dtype, &operands).unwrap();
-                    let device = DeviceLimits::H200;
-                    let mut plans = vec![Plan::select(&problem, &device).unwrap()];
-                    for tier in Tier::ALL {
-                        plans.extend(with_tier(tier, || Plan::select(&problem, &device)).ok());
-                    }
-                    for plan in plans {
-                        has_kernel(&problem, &plan)
-                            .unwrap_or_else(|e| panic!("{e}: {dtype:?} {width}: {plan}"));
-                        checked += 1;
-                    }
+                    checked += check_plans(&problem);
                 }
             }
         }

@@ -36,7 +36,8 @@ impl Backward {
 }
 
 /// The gradients of `op` with respect to its input and then to each operand, given its result and
-/// the gradient of that; after the operands come what else the op has made. `None` for those that nothing upstream asks for.
+/// the gradient of that; after the operands comes what else the op has made. `None` for those that nothing
+/// upstream asks for.
 pub(crate) fn gradient(
     op: Op,
     x: &Tensor,
@@ -53,7 +54,7 @@ pub(crate) fn gradient(
         return zeros.map(Option::transpose).collect();
     }
     if !keeps_graph() {
-        if let Some(grads) = fused_gradient(op, x, operands, res, grad, &wanted)? {
+        if let Some(grads) = fused_gradient(op, x, operands, grad, &wanted)? {
             return Ok(grads);
         }
     }
@@ -118,7 +119,6 @@ fn fused_gradient(
     op: Op,
     x: &Tensor,
     operands: &[Option<&Tensor>],
-    _res: &Tensor,
     grad: &Tensor,
     wanted: &[bool],
 ) -> Result<Option<Vec<Option<Tensor>>>> {
