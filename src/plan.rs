@@ -325,7 +325,7 @@ impl Cut {
     /// Teams of blocks, all of them resident; `None` where there can be no team of two or the
     /// states of all teams find no room.
     fn split_k_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
-        if !has_split_k(problem.op, problem.dtype, self.shape.vectors) {
+        if !has_split_k(problem, self.shape.vectors) {
             return None;
         }
         // CUDA keeps 1 KiB of each block for itself.

@@ -5,7 +5,7 @@
 
 use candle_core::DType;
 
-use crate::problem::Op;
+use crate::problem::{Op, OperandView, Problem};
 
 /// Bytes of the widest access of a thread.
 pub const VECTOR_BYTES: usize = 16;
@@ -48,17 +48,23 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 /// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
 /// shift, does not.
 ///
-/// Likewise cross-entropy of f64 (12 bytes), and its gradient of f32 (8) and f64 (108). The gradients of
-/// norms spill in f64, of layer norm in f32 as well, with any number.
-pub fn has_split_k(op: Op, dtype: DType, vectors: usize) -> bool {
-    let spills = match op {
+/// Likewise the gradient of cross-entropy of f32 (8 bytes), and layer norm whose sides are not both there and
+/// of its own dtype, or with a residual, of f16 (52), bf16 (56) and f64 (4). The gradients of norms spill in
+/// f64, of layer norm in f32 as well, with any number.
+pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
+    let dtype = problem.dtype;
+    let general_layer_norm = vectors == 8 && dtype != DType::F32;
+    let spills = match problem.op {
         Op::Softmax => vectors == 8 && dtype == DType::F16,
-        Op::CrossEntropy(_) | Op::TargetWeights { .. } => vectors == 8 && dtype == DType::F64,
-        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => {
-            vectors == 8 && matches!(dtype, DType::F32 | DType::F64)
-        }
+        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => dtype == DType::F32,
         Op::RmsNormGradient { .. } => dtype == DType::F64,
         Op::LayerNormGradient { .. } => dtype.size_in_bytes() > 2,
+        Op::AddLayerNorm { .. } => general_layer_norm,
+        Op::LayerNorm { .. } => {
+            let is_own =
+                |side: &Option<_>| side.is_some_and(|side: OperandView| side.dtype == dtype);
+            general_layer_norm && !problem.operands.iter().all(is_own)
+        }
         _ => false,
     };
     !spills
@@ -132,7 +138,12 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     // makes logits twice, for half: with more, kernels spill up to 300 bytes (CUDA 13.0, sm_80 and sm_90a).
     let f64_half = if element_bytes == 8 { 2 } else { 1 };
     let most_vectors = match op {
-        Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => usual_vectors / f64_half,
+        Op::SoftmaxGradient { .. }
+        | Op::SoftmaxWith { .. }
+        | Op::CrossEntropy(_)
+        | Op::CrossEntropyWithGradient(_)
+        | Op::CrossEntropyGradient(_)
+        | Op::TargetWeights { .. } => usual_vectors / f64_half,
         Op::SoftmaxWithGradient { .. } => usual_vectors / (2 * f64_half),
         _ if sums_over_rows => usual_vectors,
         _ if row_vectors > usual_most && element_bytes > 1 => 8,

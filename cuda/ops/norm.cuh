@@ -162,7 +162,8 @@ struct RmsNormBody : NormInputs<T, General> {
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
     static constexpr Occupancy kOccupancy =
-        General ? Occupancy{2, 3, 3, 2, 2} : Occupancy{3, 4, 5, 3, 3};
+        General ? Occupancy{2, 3, 3, 2, 2, 1} : Occupancy{3, 4, 5, 3, 3};
+    static constexpr int kF64Blocks = General ? 1 : 2;
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
@@ -231,12 +232,13 @@ template <class T, bool General>
 struct LayerNormBody : NormInputs<T, General> {
     using Element = T;
     static constexpr bool kEmitsRow = true;
-    static constexpr int kMostSplitVectors = 8;
+    // More spill where two blocks share a multiprocessor (src/tuning.rs).
+    static constexpr int kMostSplitVectors = General && sizeof(T) != 4 ? 4 : 8;
     static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
     static constexpr Occupancy kOccupancy =
-        General ? Occupancy{2, 2, 2, 2, 2} : Occupancy{2, 4, 4, 3, 2};
+        General ? Occupancy{2, 2, 2, 2, 2, 1} : Occupancy{2, 4, 4, 3, 2};
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {

@@ -1,11 +1,11 @@
 //! Results that a body writes beside the one that its rows are emitted to.
 
-use std::collections::TryReserveError;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use candle_core::Result;
+use candle_core::{Error, Result};
 
+use crate::engine::parallel::{self, Chunks};
 use crate::engine::{pages, Element, Row};
 use crate::problem::Problem;
 
@@ -65,26 +65,55 @@ pub(super) fn fill<U, R>(
     run: impl FnOnce(Beside<'_, U>) -> Result<R>,
 ) -> Result<(R, Vec<U>)> {
     let len = problem.rows.saturating_mul(per_row);
-    let no_memory = || {
-        candle_core::Error::Msg(format!(
-            "{}: no memory for {len} numbers beside the result of shape {:?}",
-            problem.op.name(),
-            problem.output_shape()
-        ))
-    };
-    let mut values: Vec<U> = memory(len).map_err(|_| no_memory())?;
+    let mut values = memory(problem, len)?;
     let room = &mut values.spare_capacity_mut()[..len];
-    let first = run(Beside::new(room, problem.rows, per_row).ok_or_else(no_memory)?)?;
+    let room = Beside::new(room, problem.rows, per_row).ok_or_else(|| no_memory(problem, len))?;
+    let first = run(room)?;
     // SAFETY: the body has filled every row's part, and the launch runs it for every row.
     unsafe { values.set_len(len) };
     Ok((first, values))
 }
 
+/// A result of `len` values that is made in chunks of `chunk`, the last maybe shorter, by all workers:
+/// `make` is called with the number of each and its room, all of which it must write.
+///
+/// # Errors
+/// Where there is no memory.
+///
+/// # Safety
+/// `make` initialises the whole room.
+pub(super) unsafe fn fill_chunks<U: Send>(
+    problem: &Problem,
+    len: usize,
+    chunk: usize,
+    make: impl Fn(usize, &mut [MaybeUninit<U>]) + Sync,
+) -> Result<Vec<U>> {
+    let mut values = memory(problem, len)?;
+    let chunks = Chunks::new(&mut values.spare_capacity_mut()[..len], chunk);
+    parallel::for_each(chunks.count(), &|task| {
+        // SAFETY: `for_each` calls with each number once.
+        make(task, unsafe { chunks.take(task) });
+    });
+    // SAFETY: the chunks are all of it, and each has been written, says the caller.
+    unsafe { values.set_len(len) };
+    Ok(values)
+}
+
 /// Memory for a result of `len` values, to be filled and then taken for what it is.
-fn memory<U>(len: usize) -> std::result::Result<Vec<U>, TryReserveError> {
+fn memory<U>(problem: &Problem, len: usize) -> Result<Vec<U>> {
     let mut values = Vec::new();
     let size = size_of::<U>().max(1);
-    values.try_reserve_exact(pages::room_for(len.saturating_mul(size)) / size)?;
+    values
+        .try_reserve_exact(pages::room_for(len.saturating_mul(size)) / size)
+        .map_err(|_| no_memory(problem, len))?;
     pages::advise(values.spare_capacity_mut());
     Ok(values)
+}
+
+fn no_memory(problem: &Problem, len: usize) -> Error {
+    Error::Msg(format!(
+        "{}: no memory for {len} numbers beside the result of shape {:?}",
+        problem.op.name(),
+        problem.output_shape()
+    ))
 }

@@ -38,7 +38,6 @@ trait Dtype: Stored<Acc = Self::Accumulator, Total = Self> + Element<Acc = Self:
     /// `f32` for the types up to 32 bits, else `f64`.
     type Accumulator: norm::Range
         + Canonical
-        + WithDType
         + Element<Acc = Self::Accumulator>
         + Output<Self::Accumulator>;
 }
@@ -360,7 +359,7 @@ impl<'a, T> OperandRows<'a, T> {
 }
 
 /// An operand that all rows share, if it is there: a vector as long as the row, in what is computed in.
-fn side<'a, T: Dtype>(
+fn side<'a, T: Dtype<Accumulator: WithDType>>(
     problem: &Problem,
     operands: &[Option<&'a CpuStorage>],
     index: usize,

@@ -9,10 +9,9 @@ use super::moments::moments;
 use super::squares::sum_of_squares;
 use super::{beside, side, Dtype, Launch, OperandRows};
 use crate::engine::isa::Isa;
-use crate::engine::parallel::{self, Chunks};
 use crate::engine::{load, reduce, Context, Float, Number, Row, RowBody, Tile, LANES};
 use crate::problem::{Op, Problem, Rows};
-use candle_core::{CpuStorage, Result};
+use candle_core::{CpuStorage, Result, WithDType};
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
@@ -127,7 +126,7 @@ pub(super) fn norm<I: Isa, T: Dtype>(
 }
 
 /// `op` of the rows with a residual added to each, and the sums: the same as one after the other.
-pub(super) fn add_norm<I: Isa, T: Dtype>(
+pub(super) fn add_norm<I: Isa, T: Dtype<Accumulator: WithDType>>(
     launch: &Launch<'_, I, T>,
     op: Op,
     operands: &[Option<&CpuStorage>],
@@ -139,31 +138,23 @@ pub(super) fn add_norm<I: Isa, T: Dtype>(
     let Some(residual) = OperandRows::<T>::of(problem, operands, 0)? else {
         candle_core::bail!("{}: no residual", problem.op.name())
     };
-    let no_memory = |err| {
-        candle_core::Error::Msg(format!(
-            "{}: no memory for the result of shape {:?}: {err}",
-            problem.op.name(),
-            problem.shape
-        ))
-    };
-    let mut sums: Vec<T> = beside::memory(rows * width).map_err(no_memory)?;
     let rows_per_task = (TASK / width).max(1);
-    let chunks = Chunks::new(
-        &mut sums.spare_capacity_mut()[..rows * width],
-        rows_per_task * width,
-    );
-    parallel::for_each(chunks.count(), &|task| {
-        // SAFETY: `for_each` calls with each number once.
-        let room = unsafe { chunks.take(task) };
-        for (i, room) in room.chunks_mut(width).enumerate() {
-            let row = task * rows_per_task + i;
-            let start = problem.input.start(row);
-            let x = launch.x.get(start..start + width).unwrap_or(&[]);
-            add_row(launch.isa, x, residual.row(row), room);
-        }
-    });
-    // SAFETY: the chunks are all of it, and `add_row` has written each.
-    unsafe { sums.set_len(rows * width) };
+    // SAFETY: `add_row` writes every element of its room, and the rooms of the rows are all of it.
+    let sums: Vec<T> = unsafe {
+        beside::fill_chunks(
+            problem,
+            rows * width,
+            rows_per_task * width,
+            |task, room| {
+                for (i, room) in room.chunks_mut(width).enumerate() {
+                    let row = task * rows_per_task + i;
+                    let start = problem.input.start(row);
+                    let x = launch.x.get(start..start + width).unwrap_or(&[]);
+                    add_row(launch.isa, x, residual.row(row), room);
+                }
+            },
+        )?
+    };
     let of_sums = Problem {
         op,
         input: Rows::contiguous(rows, width),

@@ -7,13 +7,12 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use candle_core::{CpuStorage, Result};
+use candle_core::{CpuStorage, Result, WithDType};
 
 use super::beside::{self, Beside};
 use super::norm::{centring, root_mean_square, side_at, Centring};
 use super::{side, Dtype, Launch, OperandRows};
 use crate::engine::isa::{Isa, Kernel};
-use crate::engine::parallel::{self, Chunks};
 use crate::engine::{
     load, pjoin, reduce, reduce_into, Context, Float, Number, ReduceOp, Row, RowBody, Sum, Tile,
     LANES,
@@ -23,7 +22,7 @@ use crate::engine::{
 type Stats<A> = [A; 4];
 
 /// dx, and with `sums` those of the bands: of `g * h`, and of layer norm (`CENTRED`) of `g`.
-pub(super) fn run<I: Isa, T: Dtype, const CENTRED: bool>(
+pub(super) fn run<I: Isa, T: Dtype<Accumulator: WithDType>, const CENTRED: bool>(
     launch: &Launch<'_, I, T>,
     eps: f64,
     sums: bool,
@@ -35,54 +34,43 @@ pub(super) fn run<I: Isa, T: Dtype, const CENTRED: bool>(
         candle_core::bail!("{name}: no gradient")
     };
     let weight = side::<T>(problem, operands, 1)?;
-    let no_memory = |err| {
-        candle_core::Error::Msg(format!(
-            "{name}: no memory beside {:?}: {err}",
-            problem.shape
-        ))
-    };
-    let count = if sums { problem.rows } else { 0 };
-    let mut stats: Vec<Stats<T::Accumulator>> = beside::memory(count).map_err(no_memory)?;
-    let room = &mut stats.spare_capacity_mut()[..count];
-    let Some(room) = Beside::new(room, count, 1) else {
-        candle_core::bail!("{name}: no room for {count} rows")
-    };
-    let dx = launch.run(&Gradient::<T, CENTRED> {
+    let gradient = Gradient::<T, CENTRED> {
         grad: &grad,
         weight: weight.as_deref(),
         eps,
-        stats: sums.then_some(room),
-    })?;
+        stats: None,
+    };
     if !sums {
-        return Ok(vec![dx]);
+        return Ok(vec![launch.run(&gradient)?]);
     }
-    // SAFETY: the launch has run every row, which has written its stats.
-    unsafe { stats.set_len(count) };
+    let (dx, stats) = beside::fill(problem, 1, |room| {
+        launch.run(&Gradient {
+            stats: Some(room),
+            ..gradient
+        })
+    })?;
     let vectors = if CENTRED { 2 } else { 1 };
+    let edge = |band: usize| {
+        // In 128 bits: rows times bands may be more than 64 hold.
+        (problem.rows as u128 * band as u128 / problem.bands as u128) as usize
+    };
     let len = problem.bands * vectors * problem.width;
-    let mut bands: Vec<T::Accumulator> = beside::memory(len).map_err(no_memory)?;
-    let chunks = Chunks::new(&mut bands.spare_capacity_mut()[..len], problem.width);
-    parallel::for_each(chunks.count(), &|task| {
-        let band = task / vectors;
-        let edge = |band: usize| {
-            // In 128 bits: rows times bands may be more than 64 hold.
-            (problem.rows as u128 * band as u128 / problem.bands as u128) as usize
-        };
-        launch.isa.run(BandSum {
-            isa: launch.isa,
-            launch,
-            grad: &grad,
-            stats: &stats,
-            rows: edge(band)..edge(band + 1),
-            of_products: task % vectors == 0,
-            // SAFETY: `for_each` calls with each number once.
-            out: unsafe { chunks.take(task) },
-        });
-    });
-    // SAFETY: the chunks are all of it, and each has been written.
-    unsafe { bands.set_len(len) };
-    let bands = <T::Accumulator as candle_core::WithDType>::to_cpu_storage_owned(bands);
-    Ok(vec![dx, bands])
+    // SAFETY: `BandSum` writes all of `out`.
+    let bands: Vec<T::Accumulator> = unsafe {
+        beside::fill_chunks(problem, len, problem.width, |task, out| {
+            let band = task / vectors;
+            launch.isa.run(BandSum {
+                isa: launch.isa,
+                launch,
+                grad: &grad,
+                stats: &stats,
+                rows: edge(band)..edge(band + 1),
+                of_products: task % vectors == 0,
+                out,
+            });
+        })?
+    };
+    Ok(vec![dx, T::Accumulator::to_cpu_storage_owned(bands)])
 }
 
 /// `rstd * (t - mean(t) - h * mean(h * t))` with `t = weight * grad`, without the mean of t unless
