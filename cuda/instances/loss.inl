@@ -1,4 +1,6 @@
 // launch_loss, instantiated by loss_<dtype>.cu.
+#include <type_traits>
+
 #include "../ops/families.cuh"
 #include "../ops/loss.cuh"
 
@@ -39,34 +41,39 @@ int launch_loss(const rw_loss_params& params, void* stream, bool dry_run) {
         body.inverse_cap = static_cast<A>(params.soft_cap == 0 ? 0 : 1 / params.soft_cap);
         return launch(body, p.rows, p.width, params.plan, stream, dry_run);
     };
-    switch (params.kind) {
-        case RW_CROSS_ENTROPY:
-        case RW_TARGET_WEIGHTS: {
-            CrossEntropyBody<T> body{};
-            body.weight_sum = numbers(2);
-            body.y = static_cast<A*>(p.results[0]);
-            body.statistics = params.kind == RW_CROSS_ENTROPY ? static_cast<A*>(p.results[1]) : nullptr;
-            body.rows = p.rows;
-            return run(body);
+    const auto run_kind = [&](auto plain) -> int {
+        constexpr bool kPlain = decltype(plain)::value;
+        switch (params.kind) {
+            case RW_CROSS_ENTROPY:
+            case RW_TARGET_WEIGHTS: {
+                CrossEntropyBody<T, kPlain> body{};
+                body.weight_sum = numbers(2);
+                body.y = static_cast<A*>(p.results[0]);
+                body.statistics = params.kind == RW_CROSS_ENTROPY ? static_cast<A*>(p.results[1]) : nullptr;
+                body.rows = p.rows;
+                return run(body);
+            }
+            case RW_CROSS_ENTROPY_WITH_GRADIENT: {
+                CrossEntropyGradientBody<T, kPlain> body{};
+                body.weight_sum = numbers(2);
+                body.y = static_cast<T*>(p.results[0]);
+                body.losses = static_cast<A*>(p.results[1]);
+                body.scales = input_rows<A>(p.operands[3].rows);
+                return run(body);
+            }
+            case RW_CROSS_ENTROPY_GRADIENT: {
+                CrossEntropyGradientBody<T, kPlain> body{};
+                body.y = static_cast<T*>(p.results[0]);
+                body.scales = input_rows<A>(p.operands[2].rows);
+                body.maxima = input_rows<A>(p.operands[3].rows);
+                body.factors = input_rows<A>(p.operands[4].rows);
+                return run(body);
+            }
         }
-        case RW_CROSS_ENTROPY_WITH_GRADIENT: {
-            CrossEntropyGradientBody<T> body{};
-            body.weight_sum = numbers(2);
-            body.y = static_cast<T*>(p.results[0]);
-            body.losses = static_cast<A*>(p.results[1]);
-            body.scales = input_rows<A>(p.operands[3].rows);
-            return run(body);
-        }
-        case RW_CROSS_ENTROPY_GRADIENT: {
-            CrossEntropyGradientBody<T> body{};
-            body.y = static_cast<T*>(p.results[0]);
-            body.scales = input_rows<A>(p.operands[2].rows);
-            body.maxima = input_rows<A>(p.operands[3].rows);
-            body.factors = input_rows<A>(p.operands[4].rows);
-            return run(body);
-        }
-    }
-    return RW_NO_KERNEL;
+        return RW_NO_KERNEL;
+    };
+    const bool is_plain = params.soft_cap == 0 && params.label_smoothing == 0;
+    return is_plain ? run_kind(std::true_type{}) : run_kind(std::false_type{});
 }
 
 }  // namespace rowwise

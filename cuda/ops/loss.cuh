@@ -145,9 +145,15 @@ private:
     int left_at_target_;
 };
 
-// What both bodies know of the loss. Options are run-time values: the same for all threads, they cost a
-// branch, and a body each would be compiled for every dtype and tier.
-template <class T>
+// What both bodies know of the loss.
+//
+// Plain: the logits are the elements, and only the target's class is expected, which is what most models
+// train with. Such rows are walked by as few instructions, in as few registers, as softmax's: tests for each
+// element and a second exponential left cross-entropy with its gradient at 0.37 to 0.41 of copy speed (bf16,
+// H200, 2026-11-30), and the registers of both in one kernel at 0.38 to 0.63. The other options are run-time
+// values: the same for all threads, they cost a branch, and a body each would be compiled for every dtype and
+// tier.
+template <class T, bool Plain>
 struct CrossEntropy {
     using Element = T;
     using A = accum_t<T>;
@@ -156,10 +162,6 @@ struct CrossEntropy {
     using State = Pair<Exponentials, Sum<A>>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr bool kTakesColumns = false;
-    // As softmax with options; the loss has the same bits with the gradient and without.
-    static constexpr int kMostVectors = sizeof(T) == 4 ? 8 : 4;
-    static constexpr int kMostSplitVectors = kMostVectors;
-
     InputRows<T> x;
     InputRows<u32> targets;  // words; two for an i64
     bool wide_targets;
@@ -208,18 +210,11 @@ struct CrossEntropy {
         return absolute(target_logit) <= Limits<A>::largest() ? target_logit : A(0);
     }
 
-    // Whether the logits are the elements, and only the target's is expected: what most models train with. Such
-    // rows have walks of their own, of as few instructions as softmax's: tests for each element, and a second
-    // exponential, left cross-entropy with its gradient at 0.37 to 0.41 of copy speed (bf16, H200, 2026-11-30).
-    RW_DEVICE bool is_plain() const {
-        return cap == A(0) && smooth == A(0);
-    }
-
     template <class Ctx>
     RW_DEVICE State fold_row(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
                              A origin) const {
         constexpr int N = Ctx::simd_width;
-        if (is_plain()) {
+        if constexpr (Plain) {
             Exponentials total;
             reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
                 A values[N];
@@ -228,37 +223,38 @@ struct CrossEntropy {
             });
             pjoin(total, ctx);
             return State::of(total, Sum<A>::identity());
-        }
-        State total;
-        reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
-            in.select(tile);
-            // Before the exponentials and from the row itself, so that no more than one of its vectors is
-            // held as numbers meanwhile.
-            Sum<A> distances = Sum<A>::identity();
-            if (smooth != A(0)) {
-                distances.acc[0] = weighted_distances(tile, in, origin);
-            }
-            A values[N];
-            if (cap == A(0)) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    values[i] = in.element(i);
+        } else {
+            State total;
+            reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
+                in.select(tile);
+                // Before the exponentials and from the row itself, so that no more than one of its vectors is
+                // held as numbers meanwhile.
+                Sum<A> distances = Sum<A>::identity();
+                if (smooth != A(0)) {
+                    distances.acc[0] = weighted_distances(tile, in, origin);
                 }
-            } else {
+                A values[N];
+                if (cap == A(0)) {
 #pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    if (i % kVectorElements<T> == 0) {
-                        in.hold_back(i / kVectorElements<T>);
+                    for (int i = 0; i < N; ++i) {
+                        values[i] = in.element(i);
                     }
-                    // The padding's exponential is 0, which that of its capped value would not be.
-                    values[i] = tile.has(i) ? capped(in.element(i)).value : -Limits<A>::infinity();
+                } else {
+#pragma unroll
+                    for (int i = 0; i < N; ++i) {
+                        if (i % kVectorElements<T> == 0) {
+                            in.hold_back(i / kVectorElements<T>);
+                        }
+                        // The padding's exponential is 0, which that of its capped value would not be.
+                        values[i] = tile.has(i) ? capped(in.element(i)).value : -Limits<A>::infinity();
+                    }
                 }
-            }
-            fold.join(State::of(
-                Exponentials::of_tile(values, Positions<typename Ctx::TileT>{tile}), distances));
-        });
-        pjoin(total, ctx);
-        return total;
+                fold.join(State::of(
+                    Exponentials::of_tile(values, Positions<typename Ctx::TileT>{tile}), distances));
+            });
+            pjoin(total, ctx);
+            return total;
+        }
     }
 
     // The sum of w (z - origin) over a tile. A class without weight takes no part, not even with -inf.
@@ -322,15 +318,23 @@ struct CrossEntropy {
     }
 };
 
+// Vectors a lane at most: plain ones keep what softmax keeps, the others have registers for no more than
+// softmax with options (src/tuning.rs::chunk_shape). 0: as many as there are kernels for. The loss has the same
+// bits with the gradient and without.
+template <class T, bool Plain>
+constexpr int loss_vectors = Plain ? 0 : (sizeof(T) == 4 ? 8 : 4);
+
 // The loss of each row, and what its gradient can be computed from in one walk: the maximum of z, and the
 // factor of exp(z - maximum). Rows that do not count are not read.
 //
 // Or, for rows of which only the target matters, the weight of each row's class.
-template <class T>
-struct CrossEntropyBody : CrossEntropy<T> {
+template <class T, bool Plain>
+struct CrossEntropyBody : CrossEntropy<T, Plain> {
     using A = accum_t<T>;
     static constexpr bool kEmitsRow = false;
-    static constexpr Occupancy kOccupancy = {2, 3, 3, 2, 2};
+    static constexpr int kMostVectors = loss_vectors<T, Plain>;
+    static constexpr int kMostSplitVectors = 8;
+    static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 4, 4, 2, 2} : Occupancy{2, 3, 3, 2, 2};
 
     A* y;
     A* statistics;  // maxima of all rows, then factors; null for the weights of targets
@@ -340,7 +344,8 @@ struct CrossEntropyBody : CrossEntropy<T> {
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         const Target<A> t = this->target(row);
         const bool walks = t.counts && statistics != nullptr;
-        const i64 size = walks ? axis_size : 0;
+        // As in the gradient, rows that do not count are read.
+        const i64 size = statistics != nullptr ? axis_size : 0;
         const A target_logit = walks ? this->target_logit(row, t) : A(0);
         RowCache<Ctx, T> in(row, size, ctx, this->x, round_to<T>(-Limits<A>::infinity()));
         const auto total = this->fold_row(row, size, ctx, in, this->origin(target_logit));
@@ -362,13 +367,17 @@ struct CrossEntropyBody : CrossEntropy<T> {
 //
 // The gradient of a row that is ignored is 0 whatever it is multiplied with; that of a row whose target is
 // no class is NaN.
-template <class T>
-struct CrossEntropyGradientBody : CrossEntropy<T> {
+template <class T, bool Plain>
+struct CrossEntropyGradientBody : CrossEntropy<T, Plain> {
+    using Loss = CrossEntropy<T, Plain>;
     using A = accum_t<T>;
     static constexpr bool kEmitsRow = true;
-    // Of f32, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
+    static constexpr int kMostVectors = loss_vectors<T, Plain>;
+    // Of f32, and of half types where plain, tiles of 8 vectors spill where two blocks share a multiprocessor
+    // (src/tuning.rs).
     static constexpr int kMostSplitVectors = 4;
-    static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2, 1};
+    static constexpr Occupancy kOccupancy =
+        Plain ? Occupancy{3, 4, 4, 2, 2, 1} : Occupancy{2, 2, 2, 2, 2, 1};
     static constexpr int kF64Blocks = 1;
 
     T* y;
@@ -380,9 +389,9 @@ struct CrossEntropyGradientBody : CrossEntropy<T> {
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         const Target<A> t = this->target(row);
-        RowCache<Ctx, T> in(row, t.counts ? axis_size : 0, ctx, this->x,
-                            round_to<T>(-Limits<A>::infinity()));
-        if (this->is_plain()) {
+        // Whether or not it counts: waiting for the target to know would cost every other row more.
+        RowCache<Ctx, T> in(row, axis_size, ctx, this->x, round_to<T>(-Limits<A>::infinity()));
+        if constexpr (Plain) {
             plain(row, axis_size, ctx, t, in);
         } else {
             general(row, axis_size, ctx, t, in);
@@ -400,49 +409,45 @@ private:
         return scales.data == nullptr ? A(1) : *scales.row(row.exists ? row.index : 0);
     }
 
-    // Those that CrossEntropyBody has left, or of what `fold` makes of the row.
-    template <class Ctx, class F>
-    RW_DEVICE Statistics statistics(const Row& row, const Ctx& ctx, const Target<A>& t, F fold) const {
-        if (maxima.data != nullptr) {
-            const i64 index = row.exists ? row.index : 0;
-            return {*maxima.row(index), *factors.row(index)};
-        }
-        const A target_logit = this->target_logit(row, t);
-        const auto total = fold(this->origin(target_logit));
-        once(row, ctx, [&] {
-            losses[row.index] = t.counts ? this->loss(t, target_logit, total) : this->uncounted(t);
-        });
-        return {total.first.maximum[0], this->factor(t, total)};
+    // Those that CrossEntropyBody has left.
+    RW_DEVICE Statistics saved(const Row& row) const {
+        const i64 index = row.exists ? row.index : 0;
+        return {*maxima.row(index), *factors.row(index)};
     }
 
     template <int N>
     struct Kept {
         A terms[N];
-        typename CrossEntropy<T>::Exponentials state;
+        typename Loss::Exponentials state;
     };
 
     // One exponential an element, kept as softmax keeps it.
     template <class Ctx>
     RW_DEVICE void plain(const Row& row, i64 axis_size, Ctx& ctx, const Target<A>& t,
                          RowCache<Ctx, T>& in) const {
-        using Exponentials = typename CrossEntropy<T>::Exponentials;
+        using Exponentials = typename Loss::Exponentials;
         constexpr int N = Ctx::simd_width;
-        const i64 size = t.counts ? axis_size : 0;
-        auto kept = cache_tiles(row, size, ctx, [&](const typename Ctx::TileT& tile) {
+        auto kept = cache_tiles(row, axis_size, ctx, [&](const typename Ctx::TileT& tile) {
             Kept<N> k;
             A values[N];
             in.load(tile, values);
             k.state = Exponentials::exponentials(values, k.terms);
             return k;
         });
-        const Statistics s = statistics(row, ctx, t, [&](A) {
-            Exponentials total;
-            reduce(row, size, ctx, total, [&](auto& fold, const auto& tile) {
+        // Written after the row, which need not wait for it.
+        const bool folds = maxima.data == nullptr;
+        const A target_logit = folds ? this->target_logit(row, t) : A(0);
+        Exponentials total = Exponentials::identity();
+        Statistics s;
+        if (folds) {
+            reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
                 fold.join(kept(tile).state);
             });
             pjoin(total, ctx);
-            return CrossEntropy<T>::State::of(total, Sum<A>::identity());
-        });
+            s = {total.maximum[0], this->factor(t, Loss::State::of(total, Sum<A>::identity()))};
+        } else {
+            s = saved(row);
+        }
         const A shift = finite_shift(s.maximum);
         const A above = scale(row);
         const A factor = s.factor * above;
@@ -456,19 +461,43 @@ private:
             }
             const Kept<N>& k = kept(tile);
             const A tile_factor = exp_nonpositive(k.state.maximum[0] - shift) * factor;
-            const TargetDistribution<A, kVectorElements<T>> expected(nullptr, A(0), hot, t.index, tile);
-            emit(
-                tile, out, [&](int i, A q) { return fused(k.terms[i], tile_factor, -q); }, expected);
+            emit(tile, out, [&](int i) { return k.terms[i] * tile_factor; });
+            // The target's place once more, by the thread that has it: not a test for each vector.
+            const i64 place = t.index - tile.first;
+            if (place >= 0 && place < tile.left && (place & (tile.stride - 1)) < kVectorElements<T>) {
+                A term = A(0);
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    term = tile.offset(i) == place ? k.terms[i] : term;
+                }
+                if (place <= tile.offset(N - 1)) {
+                    out.store_element(tile.first + place, fused(term, tile_factor, -hot));
+                }
+            }
         });
+        if (folds) {
+            once(row, ctx, [&] {
+                const auto state = Loss::State::of(total, Sum<A>::identity());
+                losses[row.index] = t.counts ? this->loss(t, target_logit, state) : this->uncounted(t);
+            });
+        }
     }
 
     template <class Ctx>
     RW_DEVICE void general(const Row& row, i64 axis_size, Ctx& ctx, const Target<A>& t,
                            RowCache<Ctx, T>& in) const {
         constexpr int W = kVectorElements<T>;
-        const Statistics s = statistics(row, ctx, t, [&](A origin) {
-            return this->fold_row(row, t.counts ? axis_size : 0, ctx, in, origin);
-        });
+        Statistics s;
+        if (maxima.data == nullptr) {
+            const A target_logit = this->target_logit(row, t);
+            const auto total = this->fold_row(row, axis_size, ctx, in, this->origin(target_logit));
+            once(row, ctx, [&] {
+                losses[row.index] = t.counts ? this->loss(t, target_logit, total) : this->uncounted(t);
+            });
+            s = {total.first.maximum[0], this->factor(t, total)};
+        } else {
+            s = saved(row);
+        }
         const A shift = finite_shift(s.maximum);
         const A above = scale(row);
         const A factor = s.factor * above;

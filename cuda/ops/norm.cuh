@@ -202,6 +202,21 @@ struct Centring {
     A inverse;
 };
 
+template <class A>
+RW_DEVICE Centring<A> centring_of(const Welford<A>& m, A scale, double eps) {
+    const A mean = m.mean[0] + m.rest[0];
+    const A rest = (m.mean[0] - mean) + m.rest[0];
+    return {scale, mean, rest, inverse_root(divide(m.squares[0], m.count[0]), eps, scale)};
+}
+
+// Whether the moments of a row as it is do not do: its squares are better taken of a scaled row, or they have
+// not been corrected and the row is so far from 0 for its spread that the last bits of the tiles' means tell.
+template <bool Corrected, class A>
+RW_DEVICE bool must_fold_again(const Welford<A>& m) {
+    const bool is_far = m.mean[0] * m.mean[0] * m.count[0] > A(16) * m.squares[0];
+    return !squares_are_safe(m.squares[0]) || (!Corrected && is_far);
+}
+
 // Of half types, whose results are rounded far more coarsely, the moments are corrected only where the row
 // is far from 0.
 template <class Ctx, class T, bool... Kind>
@@ -211,19 +226,13 @@ RW_DEVICE Centring<accum_t<T>> centring(const Row& row, i64 axis_size, Ctx& ctx,
     constexpr bool kCorrected = sizeof(T) > 2;
     A scale = A(1);
     Welford<A> m = moments<kCorrected>(row, axis_size, ctx, in, scale);
-    // Squares are better taken of a scaled row, or the row is so far from 0 for its spread that the
-    // last bits of the tiles' means tell.
-    const bool is_safe = squares_are_safe(m.squares[0]);
-    const bool is_far = m.mean[0] * m.mean[0] * m.count[0] > A(16) * m.squares[0];
-    if (!is_safe || (!kCorrected && is_far)) {
-        if (!is_safe) {
+    if (must_fold_again<kCorrected>(m)) {
+        if (!squares_are_safe(m.squares[0])) {
             scale = safe_scale(row, axis_size, ctx, in, eps);
         }
         m = moments<true>(row, axis_size, ctx, in, scale);
     }
-    const A mean = m.mean[0] + m.rest[0];
-    const A rest = (m.mean[0] - mean) + m.rest[0];
-    return {scale, mean, rest, inverse_root(divide(m.squares[0], m.count[0]), eps, scale)};
+    return centring_of(m, scale, eps);
 }
 
 // y = (x - mean) / sqrt(var + eps) * weight + bias, with the population variance (Ba, Kiros and

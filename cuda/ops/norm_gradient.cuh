@@ -6,6 +6,10 @@
 
 namespace rowwise {
 
+// Sums side by side in a thread while it folds a tile: with one for each element of a vector, the kernels
+// spill beside the sums over rows.
+constexpr int kSumLanes = 2;
+
 // What both are given.
 template <class T>
 struct NormGradientInputs {
@@ -20,31 +24,152 @@ struct NormGradientInputs {
     double eps;
     i64 bands;
 
+    template <class Ctx>
+    using Rows = RowCache<Ctx, T, false, false, true>;
+    template <class Ctx>
+    using Grads = RowCache<Ctx, T, true, false, true>;
+
+    template <class Ctx>
+    RW_DEVICE Rows<Ctx> rows(const Row& row, i64 axis_size, Ctx& ctx) const {
+        return {row, axis_size, ctx, x, T{}};
+    }
+    template <class Ctx>
+    RW_DEVICE Grads<Ctx> grads(const Row& row, i64 axis_size, Ctx& ctx) const {
+        return {row, axis_size, ctx, grad, T{}, 1};
+    }
+    template <class Ctx>
+    RW_DEVICE void stage(const Row& row, i64 axis_size, Ctx& ctx, int turn) const {
+        const auto tile = ctx.own_tile(row, axis_size);
+        rows(row, axis_size, ctx).stage(tile, turn);
+        grads(row, axis_size, ctx).stage(tile, turn);
+    }
+
     RW_DEVICE AnySide<T> weights() const {
         return AnySide<T>(weight, weight_is_wide, A(1));
     }
-};
-
-// Calls f(e, x, g, t) for each element of a tile, t being the gradient of what the weight is multiplied with.
-template <class In, class Grads, class TileT, class T, class F>
-RW_DEVICE void each_with_gradient(const TileT& tile, In& in, Grads& grads, const AnySide<T>& weights, F f) {
-    using A = accum_t<T>;
-    constexpr int W = TileT::kVectorWidth;
-    in.select(tile);
-    grads.select(tile);
-    const bool whole = tile.is_full() && weights.aligned();
+    template <class Ctx>
+    RW_DEVICE void stage_weights(const Ctx& ctx, const typename Ctx::TileT& tile) const {
+        const AnySide<T> all = weights();
+        Word4* place = ctx.ahead.template side<Ctx::TileT::kVectors>();
 #pragma unroll
-    for (int j = 0; j < TileT::kVectors; ++j) {
-        const auto part = tile.vector(j);
-        const auto w = whole ? weights.load_whole(part) : weights.load(part);
-        A x[W], g[W];
-        in.vector(j, x);
-        grads.vector(j, g);
+        for (int j = 0; j < Ctx::TileT::kVectors; ++j) {
+            const auto w = all.load(tile.vector(j));
 #pragma unroll
-        for (int i = 0; i < W; ++i) {
-            f(j * W + i, x[i], g[i], g[i] * w.at[i]);
+            for (int i = 0; i < kSideVectors; ++i) {
+                A part[kVectorElements<A>];
+#pragma unroll
+                for (int e = 0; e < kVectorElements<A>; ++e) {
+                    part[e] = w.at[i * kVectorElements<A> + e];
+                }
+                Vector<A> packed;
+                packed.set(part);
+                place[(j * kSideVectors + i) * kWarpSize] = packed.raw;
+            }
         }
     }
+    // Element e of the weight's tile, which a resident thread has staged.
+    template <class Ctx>
+    RW_DEVICE A staged_weight(const Ctx& ctx, int e) const {
+        constexpr int P = kVectorElements<A>;
+        Vector<A> v;
+        v.raw = ctx.ahead.template side<Ctx::TileT::kVectors>()[e / P * kWarpSize];
+        return v.get(e % P);
+    }
+
+    // Calls f(w, x, g, t) for each element of a tile, w being its place in its vector and t the gradient of what
+    // the weight is multiplied with.
+    template <class Ctx, class F>
+    RW_DEVICE void each(const typename Ctx::TileT& tile, const Ctx& ctx, Rows<Ctx>& in, Grads<Ctx>& grads,
+                        F f) const {
+        in.select(tile);
+        grads.select(tile);
+#pragma unroll
+        for (int j = 0; j < Ctx::TileT::kVectors; ++j) {
+            each_of_vector(tile, ctx, in, grads, j, f);
+        }
+    }
+    // The same where rows seldom come: in a loop, lest all others pay for its registers.
+    template <class Ctx, class F>
+    RW_DEVICE void each_seldom(const typename Ctx::TileT& tile, const Ctx& ctx, Rows<Ctx>& in,
+                               Grads<Ctx>& grads, F f) const {
+        in.select(tile);
+        grads.select(tile);
+        if constexpr (Ctx::kResident) {
+#pragma unroll 1
+            for (int j = 0; j < Ctx::TileT::kVectors; ++j) {
+                each_of_vector(tile, ctx, in, grads, j, f);
+            }
+        } else {
+            each(tile, ctx, in, grads, f);
+        }
+    }
+
+    // Emits f(e, w) for each element of a tile, w being its weight.
+    template <class Ctx, class F>
+    RW_DEVICE void emit_weighted(const typename Ctx::TileT& tile, const Ctx& ctx, const OutputRow<Ctx, T>& out,
+                                 F f) const {
+        if constexpr (Ctx::kResident) {
+            emit(tile, out, [&](int e) { return f(e, staged_weight(ctx, e)); });
+        } else {
+            emit(tile, out, f, weights());
+        }
+    }
+
+    // The sum over a row of t * h, with the normalised value h of each element.
+    template <class Ctx, class F>
+    RW_DEVICE A sum_along(const Row& row, i64 axis_size, Ctx& ctx, Rows<Ctx>& in, Grads<Ctx>& grads,
+                          F normalised) const {
+        Sum<A> total;
+        reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
+            Sum<A> part = Sum<A>::identity();
+            each_seldom(tile, ctx, in, grads, [&](int, A v, A, A t) {
+                part.acc[0] = fused(normalised(v), t, part.acc[0]);
+            });
+            fold.join(part);
+        });
+        pjoin(total, ctx);
+        return total.value();
+    }
+
+private:
+    template <class Ctx, class F>
+    RW_DEVICE void each_of_vector(const typename Ctx::TileT& tile, const Ctx& ctx, Rows<Ctx>& in,
+                                  Grads<Ctx>& grads, int j, F f) const {
+        constexpr int W = kVectorElements<T>;
+        A x[W], g[W], w[W];
+        in.hold_back(j);
+        in.vector(j, x);
+        grads.vector(j, g);
+        if constexpr (Ctx::kResident) {
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                w[i] = staged_weight(ctx, j * W + i);
+            }
+        } else {
+            const AnySide<T> all = weights();
+            const auto part = tile.vector(j);
+            const auto loaded = tile.is_full() && all.aligned() ? all.load_whole(part) : all.load(part);
+#pragma unroll
+            for (int i = 0; i < W; ++i) {
+                w[i] = loaded.at[i];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+            f(i, x[i], g[i], g[i] * w[i]);
+        }
+    }
+
+    // Vectors of what is computed in, for one of T.
+    static constexpr int kSideVectors = sizeof(A) / sizeof(T);
+};
+
+// Whether a sum of products with values as they are is one of normalised values times a number: not where
+// large gradients met large values, or small ones small ones.
+template <class A>
+RW_DEVICE bool products_are_safe(A sum) {
+    const A magnitude = absolute(sum);
+    return magnitude <= Limits<A>::largest() && (magnitude == A(0) || magnitude >= Limits<A>::small_square());
 }
 
 // With r = 1 / sqrt(mean(x^2) + eps), h = x * r and t = weight * g:
@@ -54,29 +179,27 @@ struct RmsNormGradientBody : NormGradientInputs<T> {
     using Element = T;
     using A = accum_t<T>;
     static constexpr bool kEmitsRow = true;
-    // Two blocks a multiprocessor leave f64 too few registers (has_split_k of src/tuning.rs says so too).
-    static constexpr int kMostSplitVectors = sizeof(T) < 8 ? 8 : 0;
+    // Blocks that share a multiprocessor leave too few registers (has_split_k of src/tuning.rs says so too).
+    static constexpr int kMostSplitVectors = 0;
     static constexpr bool kTakesColumns = false;
     static constexpr int kCachedRows = 2;
     static constexpr int kBandSums = 1;
     using State = Pair<SumOfSquares<A>, Sum<A>>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = {2, 3, 3, 3, 3};
+    static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2, 1};
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx,
                               BandSums<Ctx, T, kBandSums>& sums) const {
-        RowCache<Ctx, T> in(row, axis_size, ctx, this->x, T{});
-        RowCache<Ctx, T, true> grads(row, axis_size, ctx, this->grad, T{}, 1);
-        const AnySide<T> weights = this->weights();
-        const A n = static_cast<A>(axis_size);
-        const auto fold_row = [&](A factor) {
+        auto in = this->rows(row, axis_size, ctx);
+        auto grads = this->grads(row, axis_size, ctx);
+        const auto fold_row = [&](A factor, auto each) {
             State state;
             reduce(row, axis_size, ctx, state, [&](auto& fold, const auto& tile) {
-                constexpr int W = kVectorElements<T>;
+                constexpr int W = kSumLanes;
                 auto squares = SumOfSquares<A, W>::identity();
                 auto along = Sum<A, W>::identity();
-                each_with_gradient(tile, in, grads, weights, [&](int e, A v, A, A t) {
+                each(tile, [&](int e, A v, A, A t) {
                     const A scaled = v * factor;
                     squares.acc[e % W] = fused(scaled, scaled, squares.acc[e % W]);
                     along.acc[e % W] = fused(scaled, t, along.acc[e % W]);
@@ -87,46 +210,48 @@ struct RmsNormGradientBody : NormGradientInputs<T> {
             return state;
         };
         A scale = A(1);
-        State state = fold_row(scale);
+        State state =
+            fold_row(A(1), [&](const auto& tile, auto f) { this->each(tile, ctx, in, grads, f); });
         if (!squares_are_safe(state.first.value())) {
             scale = safe_scale(row, axis_size, ctx, in, this->eps);
-            state = fold_row(scale);
+            state = fold_row(
+                scale, [&](const auto& tile, auto f) { this->each_seldom(tile, ctx, in, grads, f); });
         }
+        const A n = static_cast<A>(axis_size);
         const A inverse = inverse_root(divide(state.first.value(), n), this->eps, scale);
-        A mean = divide(state.second.value(), n) * inverse;
-        const A along = absolute(state.second.value());
-        if (!(along <= Limits<A>::largest()) || (along > A(0) && along < Limits<A>::small_square())) {
-            // Products of large gradients with large values, or of small with small: of normalised values.
-            // In two steps, since one factor may be no number.
-            Sum<A> again;
-            reduce(row, axis_size, ctx, again, [&](auto& fold, const auto& tile) {
-                Sum<A> part = Sum<A>::identity();
-                each_with_gradient(tile, in, grads, weights, [&](int, A v, A, A t) {
-                    part.acc[0] = fused(v * scale * inverse, t, part.acc[0]);
-                });
-                fold.join(part);
-            });
-            pjoin(again, ctx);
-            mean = divide(again.value(), n);
+        // In two steps, since one factor may be no number.
+        const auto normalised = [&](A v) { return v * scale * inverse; };
+        A along = state.second.value() * inverse;
+        if (!products_are_safe(state.second.value())) {
+            along = this->sum_along(row, axis_size, ctx, in, grads, normalised);
         }
+        const A mean = divide(along, n);
         OutputRow<Ctx, T> out(row, axis_size, ctx, this->dx);
-        reduce(row, axis_size, ctx, [&](const auto& tile) {
-            in.select(tile);
-            grads.select(tile);
-            sums.open(tile);
-            emit(
-                tile, out,
-                [&](int e, A w) {
-                    const A h = in.element(e) * scale * inverse;
+        const auto emit_row = [&](auto hat, A after) {
+            reduce(row, axis_size, ctx, [&](const auto& tile) {
+                in.select(tile);
+                grads.select(tile);
+                sums.open(tile);
+                this->emit_weighted(tile, ctx, out, [&](int e, A w) {
+                    if (e % kVectorElements<T> == 0) {
+                        in.hold_back(e / kVectorElements<T>);
+                    }
+                    const A h = hat(in.element(e));
                     const A g = grads.element(e);
                     if (row.exists) {
                         sums.add_product(0, e, g, h);
                     }
-                    return fused(-h, mean, g * w) * inverse * scale;
-                },
-                weights);
-            sums.close(tile);
-        });
+                    return fused(-h, mean, g * w) * inverse * after;
+                });
+                sums.close(tile);
+            });
+        };
+        // Few rows are scaled: the others are not to pay for it.
+        if (scale == A(1)) {
+            emit_row([&](A v) { return v * inverse; }, A(1));
+        } else {
+            emit_row(normalised, scale);
+        }
         sums.end_row();
     }
 };
@@ -138,61 +263,132 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
     using Element = T;
     using A = accum_t<T>;
     static constexpr bool kEmitsRow = true;
-    // And f32.
-    static constexpr int kMostSplitVectors = sizeof(T) < 4 ? 8 : 0;
+    static constexpr int kMostSplitVectors = 0;
     static constexpr bool kTakesColumns = false;
     static constexpr int kCachedRows = 2;
     static constexpr int kBandSums = 2;
-    using Means = Pair<Sum<A>, Sum<A>>;
-    static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
-    static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2};
+    using State = CrossMoments<A>;
+    using RawState = Pair<SumAndSquares<A>, Pair<Sum<A>, Sum<A>>>;
+    static constexpr int kStateBytes = sizeof(Slot<State>);
+    static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2, 1};
+
+    // Sums of x, x^2, t and t * x: enough for half types, whose results are rounded far more coarsely, where the
+    // row is not far from 0 for its spread (the caller looks); they are joined at a fraction of the cost.
+    template <class Ctx, class In, class Grads>
+    RW_DEVICE State fold_near(const Row& row, i64 axis_size, Ctx& ctx, In& in, Grads& grads) const {
+        RawState sums;
+        reduce(row, axis_size, ctx, sums, [&](auto& fold, const auto& tile) {
+            constexpr int W = kSumLanes;
+            auto values = Sum<A, W>::identity();
+            auto squares = SumOfSquares<A, W>::identity();
+            auto total = Sum<A, W>::identity();
+            auto along = Sum<A, W>::identity();
+            this->each(tile, ctx, in, grads, [&](int e, A v, A, A t) {
+                values.acc[e % W] += v;
+                squares.acc[e % W] = fused(v, v, squares.acc[e % W]);
+                total.acc[e % W] += t;
+                along.acc[e % W] = fused(v, t, along.acc[e % W]);
+            });
+            fold.join(RawState::of(SumAndSquares<A>::of(values.reduce(), squares.reduce()),
+                                   Pair<Sum<A>, Sum<A>>::of(total.reduce(), along.reduce())));
+        });
+        pjoin(sums, ctx);
+        const A x = sums.first.first.value();
+        const A t = sums.second.first.value();
+        Welford<A> m;
+        m.count[0] = static_cast<A>(axis_size);
+        m.mean[0] = divide(x, m.count[0]);
+        m.rest[0] = A(0);
+        m.squares[0] = fused(-x, m.mean[0], sums.first.second.value());
+        return State::of(m, t, fused(-t, m.mean[0], sums.second.second.value()));
+    }
+
+    // One walk and one join, where the sums of h * t would have to wait for the mean.
+    template <class Ctx, class In, class Grads>
+    RW_DEVICE State fold_row(const Row& row, i64 axis_size, Ctx& ctx, In& in, Grads& grads, A scale) const {
+        State state;
+        reduce(row, axis_size, ctx, state, [&](auto& fold, const auto& tile) {
+            constexpr int W = kSumLanes;
+            const Welford<A> moments = tile_moments<true>(tile, in, scale);
+            auto total = Sum<A, W>::identity();
+            auto along = Sum<A, W>::identity();
+            // Past the end of the row t is 0.
+            const auto take = [&](int e, A v, A, A t) {
+                total.acc[e % W] += t;
+                along.acc[e % W] = fused(fused(v, scale, -moments.mean[0]), t, along.acc[e % W]);
+            };
+            if constexpr (sizeof(T) == 2) {
+                this->each_seldom(tile, ctx, in, grads, take);
+            } else {
+                this->each(tile, ctx, in, grads, take);
+            }
+            const A t = total.reduce().value();
+            fold.join(State::of(moments, t, fused(-t, moments.rest[0], along.reduce().value())));
+        });
+        pjoin(state, ctx);
+        return state;
+    }
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx,
                               BandSums<Ctx, T, kBandSums>& sums) const {
-        RowCache<Ctx, T> in(row, axis_size, ctx, this->x, T{});
-        RowCache<Ctx, T, true> grads(row, axis_size, ctx, this->grad, T{}, 1);
-        const AnySide<T> weights = this->weights();
-        const Centring<A> c = centring(row, axis_size, ctx, in, this->eps);
+        constexpr bool kCorrected = sizeof(T) > 2;
+        auto in = this->rows(row, axis_size, ctx);
+        auto grads = this->grads(row, axis_size, ctx);
+        A scale = A(1);
+        State state;
+        if constexpr (kCorrected) {
+            state = fold_row(row, axis_size, ctx, in, grads, scale);
+        } else {
+            state = fold_near(row, axis_size, ctx, in, grads);
+        }
+        if (must_fold_again<kCorrected>(state.moments)) {
+            if (!squares_are_safe(state.moments.squares[0])) {
+                scale = safe_scale(row, axis_size, ctx, in, this->eps);
+            }
+            state = fold_row(row, axis_size, ctx, in, grads, scale);
+        }
+        const Centring<A> c = centring_of(state.moments, scale, this->eps);
         const A rest_shift = -c.rest * c.inverse;
         const auto normalised = [&](A v) {
             return fused(fused(v, c.scale, -c.mean), c.inverse, rest_shift);
         };
-        Means totals;
-        reduce(row, axis_size, ctx, totals, [&](auto& fold, const auto& tile) {
-            constexpr int W = kVectorElements<T>;
-            auto total = Sum<A, W>::identity();
-            auto along = Sum<A, W>::identity();
-            // Past the end of the row t is 0.
-            each_with_gradient(tile, in, grads, weights, [&](int e, A v, A, A t) {
-                total.acc[e % W] += t;
-                along.acc[e % W] = fused(normalised(v), t, along.acc[e % W]);
-            });
-            fold.join(Means::of(total.reduce(), along.reduce()));
-        });
-        pjoin(totals, ctx);
+        A along = state.along * c.inverse;
+        if (!products_are_safe(state.along)) {
+            along = this->sum_along(row, axis_size, ctx, in, grads, normalised);
+        }
         const A n = static_cast<A>(axis_size);
-        const A mean = divide(totals.first.value(), n);
-        const A along = divide(totals.second.value(), n);
+        const A mean = divide(state.total, n);
+        const A mean_along = divide(along, n);
         OutputRow<Ctx, T> out(row, axis_size, ctx, this->dx);
-        reduce(row, axis_size, ctx, [&](const auto& tile) {
-            in.select(tile);
-            grads.select(tile);
-            sums.open(tile);
-            emit(
-                tile, out,
-                [&](int e, A w) {
-                    const A h = normalised(in.element(e));
+        const auto emit_row = [&](auto hat, A after) {
+            reduce(row, axis_size, ctx, [&](const auto& tile) {
+                in.select(tile);
+                grads.select(tile);
+                sums.open(tile);
+                this->emit_weighted(tile, ctx, out, [&](int e, A w) {
+                    if (e % kVectorElements<T> == 0) {
+                        in.hold_back(e / kVectorElements<T>);
+                    }
+                    const A h = hat(in.element(e));
                     const A g = grads.element(e);
                     if (row.exists) {
                         sums.add_product(0, e, g, h);
                         sums.add(1, e, g);
                     }
-                    return fused(-h, along, fused(g, w, -mean)) * c.inverse * c.scale;
-                },
-                weights);
-            sums.close(tile);
-        });
+                    return fused(-h, mean_along, fused(g, w, -mean)) * c.inverse * after;
+                });
+                sums.close(tile);
+            });
+        };
+        // Few rows are scaled: the others are not to pay for it. Nor are half types that are not far from 0 for
+        // their spread, and whose results the instructions bound, for a mean in two parts.
+        const A shift = -(c.mean + c.rest) * c.inverse;
+        if (sizeof(T) == 2 && c.scale == A(1) && absolute(shift) <= A(0.5)) {
+            emit_row([&](A v) { return fused(v, c.inverse, shift); }, A(1));
+        } else {
+            emit_row(normalised, c.scale);
+        }
         sums.end_row();
     }
 };

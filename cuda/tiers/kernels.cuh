@@ -43,14 +43,41 @@ RW_DEVICE auto band_sums(const Body& body, i64 band, i64 width) {
         body.sums == nullptr ? nullptr : body.sums + band * K * width, width);
 }
 
+// Runs every `step`-th row from `first` on, each staged while the one before it is worked on. All threads go
+// round together, whether or not their own row exists.
+template <class Body, class Ctx, class Sums>
+RW_DEVICE void run_ahead(const Body& body, i64 first, i64 place, i64 step, const Geometry& g, Ctx& ctx,
+                         Sums& sums) {
+    const auto row_of = [&](i64 index) {
+        return Row{index + place, !Ctx::kWarpOwned || index + place < g.rows};
+    };
+    const auto stage = [&](i64 index, int turn) {
+        if constexpr (Ctx::kResident) {
+            if (index < g.rows) {
+                body.stage(row_of(index), g.width, ctx, turn);
+            }
+        }
+    };
+    if constexpr (Ctx::kResident) {
+        body.stage_weights(ctx, ctx.own_tile(Row{0, true}, g.width));
+    }
+    stage(first, 0);
+    for (i64 index = first; index < g.rows; index += step) {
+        if constexpr (Ctx::kResident) {
+            wait_for_copies();
+        }
+        stage(index + step, ctx.ahead.turn ^ 1);
+        ctx.walks = 0;
+        body(row_of(index), g.width, ctx, sums);
+        ctx.ahead.turn ^= 1;
+    }
+}
+
 // Runs the rows of a band, one after the other.
 template <class Body, class Ctx>
 RW_DEVICE void run_band(const Body& body, i64 band, const Geometry& g, Ctx& ctx) {
     auto sums = band_sums<Body, Ctx>(body, band, g.width);
-    for (i64 row = band; row < g.rows; row += body.bands) {
-        ctx.walks = 0;
-        body(Row{row, true}, g.width, ctx, sums);
-    }
+    run_ahead(body, band, 0, body.bands, g, ctx, sums);
     if constexpr (Ctx::kResident) {
         sums.finish(ctx.own_tile(Row{band, true}, g.width));
     }
@@ -72,6 +99,10 @@ constexpr int blocks_at_once(Ownership ownership) {
         wanted = cluster ? kWanted.wide_cluster : kWanted.wide_block;
     } else if (kElementBytes == 4) {
         wanted = ownership == Ownership::kResidentWarp ? min_of(wanted, 2) : max_of(2, min_of(wanted - 1, 3));
+    }
+    if (ownership == Ownership::kResidentWarp && kBandSums<Body> * kValues > 32) {
+        // Where rows side by side are joined, a lane's sums leave no room for two.
+        wanted = 1;
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     // The figures are Hopper's; for what came before, only that nothing spills is known.
@@ -105,11 +136,10 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
         static_assert(kBandWarps == RW_MAX_WARP_TIER_WARPS, "the headers and the ABI count alike");
         auto sums = band_sums<Body, Ctx>(body, blockIdx.x, g.width);
         RW_SHARED(meeting, typename decltype(sums)::Meeting);
-        for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
-             first += step) {
-            Ctx ctx = context();
-            body(Row{first + place, first + place < g.rows}, g.width, ctx, sums);
-        }
+        RW_DYNAMIC_SHARED(dynamic_shared);
+        Ctx ctx = context();
+        ctx.ahead = RowsAhead::in<typename Body::Element, V>(dynamic_shared);
+        run_ahead(body, (blockIdx.x * warps_per_block + warp) * rows_per_warp, place, step, g, ctx, sums);
         sums.finish_side_by_side(context().own_tile(Row{0, true}, g.width), g.lanes, meeting);
     } else {
         for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
@@ -136,6 +166,8 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
     ctx.shared.base = slots;
     ctx.shared.slots = RW_MAX_RESIDENT_WARPS;
     if constexpr (kBandSums<Body> > 0) {
+        RW_DYNAMIC_SHARED(dynamic_shared);
+        ctx.ahead = RowsAhead::in<typename Body::Element, V>(dynamic_shared);
         run_band(body, blockIdx.x, g, ctx);
     } else {
         body(Row{static_cast<i64>(blockIdx.x), true}, g.width, ctx);
@@ -159,6 +191,8 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
     ctx.chunks = g.chunks;
     ctx.cluster = &slots;
     if constexpr (kBandSums<Body> > 0) {
+        RW_DYNAMIC_SHARED(dynamic_shared);
+        ctx.ahead = RowsAhead::in<typename Body::Element, V>(dynamic_shared);
         run_band(body, blockIdx.x / cluster_size(), g, ctx);
     } else {
         body(Row{static_cast<i64>(blockIdx.x / cluster_size()), true}, g.width, ctx);

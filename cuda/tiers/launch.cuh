@@ -50,21 +50,12 @@ struct Made<2> {
 };
 
 // The same of bodies that sum over rows, which keep fewer elements a lane beside what they sum.
-template <int ElementBytes>
 struct MadeOfBands {
     using Warp = VectorList<1, 2, 4>;
     using Block = VectorList<4>;
     using Cluster = VectorList<4>;
     using Streaming = VectorList<4>;
 };
-template <>
-struct MadeOfBands<2> {
-    using Warp = VectorList<1, 2>;
-    using Block = VectorList<2>;
-    using Cluster = VectorList<2>;
-    using Streaming = VectorList<2>;
-};
-
 // Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it, or it is
 // more than Most.
 template <int Most, class F, int... Vs>
@@ -186,16 +177,25 @@ cudaError_t ask_for_clusters(Kernel* kernel, int blocks, cudaLaunchConfig_t& con
 
 template <class Body>
 int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* stream, bool dry_run) {
-    static_assert(Body::kStateBytes <= RW_STATE_BYTES, "src/plan.rs lays out RW_STATE_BYTES a state");
+    static_assert(Body::kStateBytes <= RW_STATE_BYTES || Body::kMostSplitVectors == 0,
+                  "the workspace has RW_STATE_BYTES a state");
     constexpr int kMost = kMostVectors<Body> > 0 ? kMostVectors<Body> : 8;
-    constexpr int kElementBytes = sizeof(typename Body::Element);
-    using Lists = conditional_t<(kBandSums<Body> > 0), MadeOfBands<kElementBytes>, MadeFor<Body>>;
+    using Lists = conditional_t<(kBandSums<Body> > 0), MadeOfBands, MadeFor<Body>>;
     i64 owned = rows;
     if constexpr (kBandSums<Body> > 0) {
         // On the warp tier a band is the rows of a block; else it has an owner.
         owned = body.bands;
         if (body.bands < 1 || body.bands > rows ||
             (plan.ownership == RW_RESIDENT_WARP && body.sums != nullptr && plan.blocks != body.bands)) {
+            return RW_BAD_PLAN;
+        }
+        // Two turns of RowsAhead, and its side.
+        static_assert(Body::kCachedRows == RowsAhead::kRows);
+        constexpr int kWords = RowsAhead::kWords<typename Body::Element, 1>;
+        const bool is_resident = plan.ownership == RW_RESIDENT_WARP || plan.ownership == RW_RESIDENT_BLOCK ||
+                                 plan.ownership == RW_RESIDENT_CLUSTER;
+        if (is_resident &&
+            plan.shared_bytes < kWords * plan.vectors * plan.threads * kVectorBytes) {
             return RW_BAD_PLAN;
         }
     }

@@ -64,6 +64,37 @@ struct SharedLayout {
     i64 staged;        // how many of the block's chunks are staged, from its first one on
 };
 
+// Rows that each thread stages in shared memory for itself, so that the next one is on its way while this
+// one is worked on: two turns of kRows times the vectors of a tile, and behind them a vector that all rows
+// share, whose tile is the same for all of them, in what is computed in. No barrier: a thread reads what it has
+// copied. A warp's are together, so that places are constants away from each other.
+struct RowsAhead {
+    static constexpr int kRows = 2;
+
+    Word4* own;  // this lane's first one
+    int turn;    // of the row at hand; the next one's is the other
+
+    // Of T, in tiles of V vectors: 16-byte words of a lane.
+    template <class T, int V>
+    static constexpr int kWords = (2 * kRows + static_cast<int>(sizeof(accum_t<T>) / sizeof(T))) * V;
+
+    template <class T, int V>
+    static RW_DEVICE RowsAhead in(unsigned char* shared) {
+        const int warp = threadIdx.x / kWarpSize;
+        return {reinterpret_cast<Word4*>(shared) + warp * (kWords<T, V> * kWarpSize) + lane_id(), 0};
+    }
+
+    // Vector j of a row is j warps further.
+    template <int V>
+    RW_DEVICE Word4* place(int which, int of_turn) const {
+        return own + (of_turn * kRows + which) * (V * kWarpSize);
+    }
+    template <int V>
+    RW_DEVICE Word4* side() const {
+        return own + 2 * kRows * (V * kWarpSize);
+    }
+};
+
 // A row in a panel. Its vectors are swizzled, so that threads that turn neighbouring columns do not
 // meet in a bank.
 struct PanelRow {
@@ -108,6 +139,7 @@ public:
     SharedLayout shared;
     ClusterSlots<StateBytes>* cluster;
     PanelRow panel;
+    RowsAhead ahead;
     Team team;
     int folds;   // folds joined so far: the parity says which half of the slots the next one uses
     int walks;   // walks of this row so far

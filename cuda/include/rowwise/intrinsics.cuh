@@ -41,6 +41,13 @@ RW_DEVICE void forget(u32& word) {
     asm volatile("" : "+r"(word));
 }
 
+// Keeps what is read from memory afterwards from being read before, by ptxas as well; all lanes of a warp.
+RW_DEVICE void keep_reads_back() {
+#ifndef ROWWISE_HOST_RUN
+    __syncwarp();
+#endif
+}
+
 // ---------------------------------------------------------------- bits
 
 RW_DEVICE float bits_to_float(u32 bits) {
@@ -99,6 +106,19 @@ RW_DEVICE void store_streaming(void* address, const Word4& v) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.word[0]),
                  "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3])
                  : "memory");
+}
+
+// Has 16 aligned bytes copied from global to shared memory, while the thread goes on.
+RW_DEVICE void copy_async(Word4* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     static_cast<u32>(__cvta_generic_to_shared(to))),
+                 "l"(from)
+                 : "memory");
+}
+
+// Waits for all copies that this thread has asked for.
+RW_DEVICE void wait_for_copies() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 // ---------------------------------------------------------------- the grid

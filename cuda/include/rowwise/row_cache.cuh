@@ -12,8 +12,9 @@ namespace rowwise {
 // A row of the input, staged on chip by the first walk that loads it. A body that keeps several rows numbers
 // them by `which`, and has as many kCachedRows. With MayRepeat, the row may be one value that stands for
 // all of it (axis stride 0). With MayAdd, `added` may give rows of which each is added to the input's, the
-// sum rounded to T as if it had been stored and read.
-template <class Ctx, class T, bool MayRepeat = false, bool MayAdd = false>
+// sum rounded to T as if it had been stored and read. With Ahead, a resident row is in shared memory before
+// its body runs (see RowsAhead): it has been staged by a cache like this one, made for it one row earlier.
+template <class Ctx, class T, bool MayRepeat = false, bool MayAdd = false, bool Ahead = false>
 class RowCache {
     static constexpr int W = kVectorElements<T>;
     static constexpr int V = Ctx::TileT::kVectors;
@@ -35,8 +36,32 @@ public:
           born_(ctx.walks) {
         if constexpr (Ctx::kTiled && Ctx::kResident) {
             load_panel(ctx.own_tile(row, axis_size));
-        } else if constexpr (Ctx::kResident) {
+        } else if constexpr (Ctx::kResident && !Ahead) {
             read<Reuse::kNone>(ctx.own_tile(row, axis_size));
+        }
+    }
+
+    // Stages the row for a turn, or has it on its way.
+    RW_DEVICE void stage(const typename Ctx::TileT& tile, int turn) {
+        Word4* place = ctx_->ahead.template place<V>(which_, turn);
+        if (!repeats_ && aligned_ && tile.is_full()) {
+#pragma unroll
+            for (int j = 0; j < V; ++j) {
+                copy_async(place + j * kWarpSize, row_ + tile.first + j * tile.stride);
+            }
+            return;
+        }
+        // Vector by vector: all at once, the other rows' kernels would pay for the registers.
+#pragma unroll 1
+        for (int j = 0; j < V; ++j) {
+            const T* at = row_ + (repeats_ ? 0 : tile.first + j * tile.stride);
+            const int left = tile.left - j * tile.stride;
+            Vector<T> v;
+#pragma unroll
+            for (int w = 0; w < W; ++w) {
+                put_element(v, w, w < left ? at[repeats_ ? 0 : w] : pad_);
+            }
+            place[j * kWarpSize] = v.raw;
         }
     }
 
@@ -47,7 +72,7 @@ public:
         } else if constexpr (!Ctx::kResident) {
             fetch(tile);
         }
-        if constexpr (sizeof(T) == 2) {
+        if constexpr (sizeof(T) == 2 && !(Ahead && Ctx::kResident)) {
             // A half type takes half the registers of its f32 values: those are made again in each
             // walk, not carried from one to the next. With them kept, bf16 rms norm took 72 registers
             // and layer norm 114.
@@ -65,13 +90,19 @@ public:
     RW_DEVICE void vector(int j, accum_t<T> (&values)[W]) const {
 #pragma unroll
         for (int w = 0; w < W; ++w) {
-            values[w] = held_[j].get(w);
+            values[w] = held(j).get(w);
         }
     }
 
     // Keeps what is computed from vector j from being computed before what stands above, where so much of a
     // tile at once would not fit the registers.
     RW_DEVICE void hold_back(int j) {
+        if constexpr (Ahead && Ctx::kResident) {
+            if constexpr (!Ctx::kWarpOwned) {
+                keep_reads_back();
+            }
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             forget(held_[j].raw.word[i]);
@@ -80,7 +111,7 @@ public:
 
     // Element e of the selected tile.
     RW_DEVICE accum_t<T> element(int e) const {
-        return held_[e / W].get(e % W);
+        return held(e / W).get(e % W);
     }
 
     // All of a tile.
@@ -93,6 +124,17 @@ public:
     }
 
 private:
+    // What is staged for this row is read where it is needed: registers are for what is computed.
+    RW_DEVICE Vector<T> held(int j) const {
+        if constexpr (Ahead && Ctx::kResident) {
+            Vector<T> v;
+            v.raw = ctx_->ahead.template place<V>(which_, ctx_->ahead.turn)[j * kWarpSize];
+            return v;
+        } else {
+            return held_[j];
+        }
+    }
+
     template <Reuse R>
     RW_DEVICE void read(const typename Ctx::TileT& tile) {
         if constexpr (MayRepeat) {
@@ -207,6 +249,15 @@ RW_DEVICE TileCache<Ctx, F> cache_tiles(const Row& row, i64 axis_size, Ctx& ctx,
     return TileCache<Ctx, F>(row, axis_size, ctx, compute);
 }
 
+// A number rounded to nearest even into an element.
+template <class T>
+RW_DEVICE T round_to(accum_t<T> value) {
+    accum_t<T> all[kVectorElements<T>] = {value};
+    Vector<T> v;
+    v.set(all);
+    return element(v, 0);
+}
+
 // A contiguous row of the output; on the tiled tier, the row's place in the panel.
 template <class Ctx, class T>
 class OutputRow {
@@ -245,6 +296,12 @@ public:
         } else {
             store_streaming(row_ + part.first, packed.raw);
         }
+    }
+
+    // One element, written after the vector that holds it.
+    RW_DEVICE void store_element(i64 position, accum_t<T> value) const {
+        static_assert(!Ctx::kTiled, "a panel is not written element by element");
+        row_[position] = round_to<T>(value);
     }
 
 private:
@@ -383,15 +440,6 @@ RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T>& out, F compute, 
                 sides.load(part)...);
         }
     }
-}
-
-// A number rounded to nearest even into an element.
-template <class T>
-RW_DEVICE T round_to(accum_t<T> value) {
-    accum_t<T> all[kVectorElements<T>] = {value};
-    Vector<T> v;
-    v.set(all);
-    return element(v, 0);
 }
 
 }  // namespace rowwise

@@ -13,4 +13,5 @@
 #include "monoids/prod.cuh"
 #include "monoids/sum.cuh"
 #include "monoids/welford.cuh"
+#include "monoids/cross_moments.cuh"
 #include "monoids/weighted_log_sum_exp.cuh"
