@@ -209,6 +209,7 @@ typedef struct rw_loss_params {
     rw_problem problem;
     rw_plan plan;
     rw_loss_kind kind;
+    int32_t is_plain;         /* not 0: no label smoothing and no soft cap */
     int32_t has_ignore_index; /* not 0: rows whose target is `ignore_index` do not count */
     int64_t ignore_index;
     int64_t classes;

@@ -9,10 +9,10 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::problem::{is_float, Op, Problem};
 use crate::tuning::{
-    chunk_shape, has_split_k, ChunkShape, MAX_CHUNK_UNITS, MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS,
-    MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS, SPLIT_K_BLOCKS, STATE_BYTES,
-    STREAMING_EXTRA_STATES, TEAM_BYTES, TILED_BYTES, TILED_WARPS, VECTOR_BYTES, WARP_LANES,
-    WINDOW_CHUNKS, WORKSPACE_BYTES,
+    chunk_shape, has_split_k, state_bytes, words_ahead, ChunkShape, MAX_CHUNK_UNITS,
+    MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS,
+    SPLIT_K_BLOCKS, STATE_BYTES, STREAMING_EXTRA_STATES, TEAM_BYTES, TILED_BYTES, TILED_WARPS,
+    VECTOR_BYTES, WARP_LANES, WINDOW_CHUNKS, WORKSPACE_BYTES,
 };
 
 /// What the planner needs to know of a GPU.
@@ -269,16 +269,27 @@ impl Cut {
             lanes: self.shape.lanes,
             threads: MAX_WARP_TIER_WARPS * WARP_LANES,
             row_blocks: 1,
-            blocks: match problem.op.sums_over_rows() {
+            blocks: match problem.op.goes_by_bands() {
                 // A band is what a block goes round.
                 true => problem.bands,
                 false => problem.rows.div_ceil(rows_per_block).min(device.max_blocks),
             },
             slots: 0,
             stage_offset: 0,
-            shared_bytes: 0,
+            shared_bytes: self.bytes_ahead(MAX_WARP_TIER_WARPS, problem),
             unit: 1,
             panel: None,
+        }
+    }
+
+    /// Shared memory of a resident block whose rows are staged ahead: 0 of ops whose rows are not.
+    fn bytes_ahead(&self, warps: usize, problem: &Problem) -> usize {
+        match problem.op.goes_by_bands() {
+            true => {
+                let words = words_ahead(problem.dtype.size_in_bytes()) * self.shape.vectors;
+                warps * WARP_LANES * words * VECTOR_BYTES
+            }
+            false => 0,
         }
     }
 
@@ -446,7 +457,8 @@ impl Cut {
         shared_bytes: usize,
         problem: &Problem,
     ) -> Option<usize> {
-        let stage = shared_bytes.checked_sub((2 * slots + STREAMING_EXTRA_STATES) * STATE_BYTES)?;
+        let states = 2 * slots + STREAMING_EXTRA_STATES;
+        let stage = shared_bytes.checked_sub(states * state_bytes(problem.op, problem.dtype))?;
         // A reduction walks a row once, but for the rare case that it walks it again.
         let wanted = if problem.op.is_reduction() { 0 } else { own };
         Some(wanted.min(stage / self.staged_bytes(problem)))
@@ -464,7 +476,7 @@ impl Cut {
             blocks: problem.bands * cluster,
             slots: 0,
             stage_offset: 0,
-            shared_bytes: 0,
+            shared_bytes: self.bytes_ahead(self.chunks.div_ceil(cluster), problem),
             unit: 1,
             panel: None,
         }
@@ -488,7 +500,8 @@ impl Cut {
 
     /// What the plans of blocks that stream have in common: one block a row.
     fn streaming(&self, warps: usize, slots: usize, staged: usize, problem: &Problem) -> Plan {
-        let stage_offset = (2 * slots + STREAMING_EXTRA_STATES) * STATE_BYTES;
+        let states = 2 * slots + STREAMING_EXTRA_STATES;
+        let stage_offset = states * state_bytes(problem.op, problem.dtype);
         Plan {
             tier: Tier::Block,
             residency: Residency::SharedMemory { staged },

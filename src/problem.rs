@@ -142,6 +142,14 @@ pub struct CrossEntropy {
     pub soft_cap: Option<f64>,
 }
 
+impl CrossEntropy {
+    /// True where the logits are the elements, and only the target's class is expected: kernels of their own
+    /// walk such rows.
+    pub fn is_plain(&self) -> bool {
+        self.label_smoothing == 0. && self.soft_cap.is_none()
+    }
+}
+
 /// How the logits of a softmax are made of its input: `cap(x * scale / temperature) + mask`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Logits {
@@ -302,6 +310,15 @@ impl Op {
     pub const fn sums_over_rows(&self) -> bool {
         let results = self.results();
         matches!(results[results.len() - 1], RowResult::Bands(_))
+    }
+
+    /// True where rows go by bands, each staged while the one before it is worked on; those that are summed over
+    /// rows do.
+    pub const fn goes_by_bands(&self) -> bool {
+        matches!(
+            self,
+            Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. }
+        )
     }
 
     /// True for a reduction: one result or two per row.
@@ -810,7 +827,7 @@ impl Problem {
             input: view,
             result_dim,
             operands: views,
-            bands: match op.sums_over_rows() {
+            bands: match op.goes_by_bands() {
                 true => row_bands(op, rows, width, dtype.size_in_bytes()),
                 false => rows,
             },

@@ -48,17 +48,15 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 /// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
 /// shift, does not.
 ///
-/// Likewise the gradient of cross-entropy of f32 (8 bytes), and layer norm whose sides are not both there and
-/// of its own dtype, or with a residual, of f16 (52), bf16 (56) and f64 (4). The gradients of norms spill in
-/// f64, of layer norm in f32 as well, with any number.
+/// Likewise the gradient of cross-entropy (8 bytes and more), and layer norm whose sides are not both there and
+/// of its own dtype, or with a residual, of f16 (52), bf16 (56) and f64 (4), and the gradients of norms.
 pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
     let dtype = problem.dtype;
     let general_layer_norm = vectors == 8 && dtype != DType::F32;
     let spills = match problem.op {
         Op::Softmax => vectors == 8 && dtype == DType::F16,
-        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => dtype == DType::F32,
-        Op::RmsNormGradient { .. } => dtype == DType::F64,
-        Op::LayerNormGradient { .. } => dtype.size_in_bytes() > 2,
+        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => vectors == 8,
+        Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. } => true,
         Op::AddLayerNorm { .. } => general_layer_norm,
         Op::LayerNorm { .. } => {
             let is_own =
@@ -85,8 +83,16 @@ pub const WORKSPACE_BYTES: usize = 8 << 20;
 /// share of the L2).
 pub const MAX_CHUNK_UNITS: usize = 4096;
 
-/// Shared-memory bytes reserved for a state; the largest of the shipped ops needs as many.
+/// Shared-memory bytes reserved for a state; all but the largest of the shipped ops do with as many.
 pub const STATE_BYTES: usize = 32;
+
+/// The same for an op: the gradient of layer norm has six numbers.
+pub fn state_bytes(op: Op, dtype: DType) -> usize {
+    match op {
+        Op::LayerNormGradient { .. } if dtype == DType::F64 => 48,
+        _ => STATE_BYTES,
+    }
+}
 
 /// States beside the slots in a streaming block: two sets of 32 group states, 40 window levels.
 pub const STREAMING_EXTRA_STATES: usize = 2 * 32 + 40;
@@ -114,23 +120,24 @@ pub struct ChunkShape {
 /// logsumexp from 0.65 to 0.91, at (4096, 65536) layer norm from 0.71 to 0.86. Not so softmax, which
 /// keeps 32 f32 exponentials a lane and would keep 64 (0.97 against 0.96 at 16384, 0.92 against
 /// 0.88 at 32768), until a cluster of 8 blocks is full. Nor u8, whose
-/// kernels spill with 64 elements a lane. Ops that sum over rows have 16 (8 of f64), since a lane keeps
-/// one or two sums for each of its elements, and two rows; not measured yet.
+/// kernels spill with 64 elements a lane. Ops that sum over rows have 32 (16 of f32, 8 of f64): a lane
+/// keeps one or two sums for each. With 16 of bf16 the gradient of rms norm ran at 0.96 of copy speed in place
+/// of 0.93 at (32768, 4096), but at 0.71 in place of 0.86 at (8192, 32768), where twice the blocks share a row
+/// (H200, 2026-11-30).
 pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     let row_vectors = width.div_ceil(VECTOR_BYTES / element_bytes);
-    let sums_over_rows = matches!(
-        op,
-        Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. }
-    );
+    let sums_over_rows = op.goes_by_bands();
     let usual_vectors = match element_bytes {
-        2 if sums_over_rows => 2,
         _ if sums_over_rows => 4,
         1 => 2,
         2 => 4,
         _ => 8,
     };
     let usual_blocks = match op {
-        Op::Softmax => USUAL_CLUSTER_BLOCKS,
+        Op::Softmax
+        | Op::CrossEntropy(_)
+        | Op::CrossEntropyWithGradient(_)
+        | Op::CrossEntropyGradient(_) => USUAL_CLUSTER_BLOCKS,
         _ => 1,
     };
     let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
@@ -138,12 +145,14 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     // makes logits twice, for half: with more, kernels spill up to 300 bytes (CUDA 13.0, sm_80 and sm_90a).
     let f64_half = if element_bytes == 8 { 2 } else { 1 };
     let most_vectors = match op {
-        Op::SoftmaxGradient { .. }
-        | Op::SoftmaxWith { .. }
-        | Op::CrossEntropy(_)
-        | Op::CrossEntropyWithGradient(_)
-        | Op::CrossEntropyGradient(_)
-        | Op::TargetWeights { .. } => usual_vectors / f64_half,
+        Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => usual_vectors / f64_half,
+        Op::CrossEntropy(loss)
+        | Op::CrossEntropyWithGradient(loss)
+        | Op::CrossEntropyGradient(loss)
+            if !loss.is_plain() =>
+        {
+            usual_vectors / f64_half
+        }
         Op::SoftmaxWithGradient { .. } => usual_vectors / (2 * f64_half),
         _ if sums_over_rows => usual_vectors,
         _ if row_vectors > usual_most && element_bytes > 1 => 8,
@@ -157,24 +166,51 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     }
 }
 
-/// Bands of rows at most for each of which an op keeps sums over rows: four blocks for each of an H200's
-/// multiprocessors, whatever the device, so that the order of the sums is everywhere the same. Not
-/// measured yet.
-const MOST_BANDS: usize = 528;
+/// Clusters of so many blocks (the index is the power of two) that an H200 holds at once with two blocks a
+/// multiprocessor; of single blocks, those of [`MAX_RESIDENT_WARPS`] warps.
+const RESIDENT_CLUSTERS: [usize; 5] = [264, 132, 62, 30, 14];
 
-/// Bands of rows for which sums over rows are kept (see [`crate::problem::RowResult::Bands`]): as many as
-/// keep every block busy, where a row is shared by several of them. Where a warp or a part of one owns a
-/// row, a band has the rows of a block at least.
+/// Sums over rows that are kept at most, over all bands: 128 MiB of f32.
+const MOST_SUMS: usize = 1 << 25;
+
+/// Bands of rows for which sums over rows are kept (see [`crate::problem::RowResult::Bands`]), or whose rows
+/// are staged one ahead of the other: as many as an H200 holds blocks or clusters at once, whatever the device,
+/// so that the order of the sums is everywhere the same. With a few more, their last ones run alone: the
+/// gradient of rms norm at (8192, 32768) bf16 took 454 us in 62 bands and 968 in 66 (H200, 2026-11-30).
 pub fn row_bands(op: Op, rows: usize, width: usize, element_bytes: usize) -> usize {
     let shape = chunk_shape(op, width.max(1), element_bytes);
     let chunk = shape.lanes * shape.vectors * VECTOR_BYTES / element_bytes;
-    let side_by_side = match width <= chunk {
-        true => MAX_WARP_TIER_WARPS * WARP_LANES / shape.lanes,
-        false => 1,
+    let chunks = width.div_ceil(chunk);
+    let cluster = chunks
+        .div_ceil(MAX_RESIDENT_WARPS)
+        .next_power_of_two()
+        .ilog2() as usize;
+    let (units, most) = if chunks <= 1 {
+        // A band has the rows of a block.
+        let side_by_side = MAX_WARP_TIER_WARPS * WARP_LANES / shape.lanes;
+        (rows.div_ceil(side_by_side), RESIDENT_CLUSTERS[0])
+    } else if cluster == 0 {
+        let blocks = MAX_RESIDENT_WARPS / chunks.next_power_of_two();
+        (rows, RESIDENT_CLUSTERS[0] * blocks)
+    } else {
+        // Blocks that stream have a multiprocessor each.
+        let streaming = RESIDENT_CLUSTERS[0] / 2;
+        (
+            rows,
+            RESIDENT_CLUSTERS.get(cluster).copied().unwrap_or(streaming),
+        )
     };
-    let blocks = width
-        .div_ceil(chunk * MAX_RESIDENT_WARPS)
-        .next_power_of_two();
-    rows.div_ceil(side_by_side)
-        .clamp(1, (MOST_BANDS / blocks).max(1))
+    units.clamp(1, most.min(MOST_SUMS / width.clamp(1, MOST_SUMS)))
+}
+
+/// Words of [`VECTOR_BYTES`] that a lane stages for each vector of its tile of an op whose rows are staged one
+/// ahead of the other: two turns of two rows, and a vector that all rows share in what is computed in. With rows
+/// loaded when their turn comes, the gradient of rms norm at (32768, 4096) bf16 ran at 0.83 of copy speed,
+/// staged at 0.93; at (8192, 32768) 0.62 and 0.86 (H200, 2026-11-30).
+pub const fn words_ahead(element_bytes: usize) -> usize {
+    if element_bytes == 2 {
+        6
+    } else {
+        5
+    }
 }

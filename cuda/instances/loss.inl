@@ -12,7 +12,8 @@ int launch_loss(const rw_loss_params& params, void* stream, bool dry_run) {
     constexpr rw_dtype kNumbers = sizeof(A) == 8 ? RW_F64 : RW_F32;
     const rw_problem& p = params.problem;
     const rw_operand& targets = p.operands[0];
-    bool is_sound = params.classes > 0 && (targets.dtype == RW_U32 || targets.dtype == RW_I64) &&
+    const bool may_be_plain = params.soft_cap == 0 && params.label_smoothing == 0;
+    bool is_sound = params.classes > 0 && (may_be_plain || params.is_plain == 0) && (targets.dtype == RW_U32 || targets.dtype == RW_I64) &&
                     (params.kind == RW_TARGET_WEIGHTS || params.classes == p.width);
     for (int i = 1; i < RW_MAX_OPERANDS; ++i) {
         is_sound = is_sound && (p.operands[i].rows.data == nullptr || p.operands[i].dtype == kNumbers);
@@ -72,8 +73,7 @@ int launch_loss(const rw_loss_params& params, void* stream, bool dry_run) {
         }
         return RW_NO_KERNEL;
     };
-    const bool is_plain = params.soft_cap == 0 && params.label_smoothing == 0;
-    return is_plain ? run_kind(std::true_type{}) : run_kind(std::false_type{});
+    return params.is_plain != 0 ? run_kind(std::true_type{}) : run_kind(std::false_type{});
 }
 
 }  // namespace rowwise

@@ -187,6 +187,7 @@ struct RmsNormGradientBody : NormGradientInputs<T> {
     using State = Pair<SumOfSquares<A>, Sum<A>>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2, 1};
+    static constexpr int kF64Blocks = 1;
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx,
@@ -271,6 +272,7 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
     using RawState = Pair<SumAndSquares<A>, Pair<Sum<A>, Sum<A>>>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2, 1};
+    static constexpr int kF64Blocks = 1;
 
     // Sums of x, x^2, t and t * x: enough for half types, whose results are rounded far more coarsely, where the
     // row is not far from 0 for its spread (the caller looks); they are joined at a fraction of the cost.

@@ -135,12 +135,17 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
         // A block's rows are a band.
         static_assert(kBandWarps == RW_MAX_WARP_TIER_WARPS, "the headers and the ABI count alike");
         auto sums = band_sums<Body, Ctx>(body, blockIdx.x, g.width);
-        RW_SHARED(meeting, typename decltype(sums)::Meeting);
         RW_DYNAMIC_SHARED(dynamic_shared);
         Ctx ctx = context();
         ctx.ahead = RowsAhead::in<typename Body::Element, V>(dynamic_shared);
         run_ahead(body, (blockIdx.x * warps_per_block + warp) * rows_per_warp, place, step, g, ctx, sums);
-        sums.finish_side_by_side(context().own_tile(Row{0, true}, g.width), g.lanes, meeting);
+        // Where rows were staged, once no warp has any left.
+        using Meeting = typename decltype(sums)::Meeting;
+        static_assert(sizeof(Meeting) <= RowsAhead::kWords<typename Body::Element, V> * kVectorBytes *
+                                             RW_MAX_WARP_TIER_WARPS * kWarpSize);
+        sync_block();
+        sums.finish_side_by_side(ctx.own_tile(Row{0, true}, g.width), g.lanes,
+                                 *reinterpret_cast<Meeting*>(dynamic_shared));
     } else {
         for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
              first += step) {

@@ -273,6 +273,7 @@ fn loss_params(
         problem,
         plan,
         kind,
+        is_plain: options.is_plain().into(),
         has_ignore_index: options.ignore_index.is_some().into(),
         ignore_index: options.ignore_index.unwrap_or(0),
         classes: classes as i64,
