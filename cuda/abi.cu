@@ -62,8 +62,9 @@ int32_t rw_softmax(const rw_softmax_params* params, void* stream, int32_t dry_ru
 }
 
 int32_t rw_norm(const rw_norm_params* params, void* stream, int32_t dry_run) {
-    const bool is_gradient =
-        params->kind == RW_RMS_NORM_GRADIENT || params->kind == RW_LAYER_NORM_GRADIENT;
+    const bool is_gradient = params->kind == RW_RMS_NORM_GRADIENT ||
+                             params->kind == RW_LAYER_NORM_GRADIENT ||
+                             params->kind == RW_L2_NORMALIZE_GRADIENT;
     return with_dtype(params->problem.dtype, [&](auto t) {
         return is_gradient
                    ? rowwise::launch_norm_gradient<decltype(t)>(*params, stream, dry_run != 0)

@@ -97,7 +97,9 @@ typedef enum rw_norm_kind {
     RW_ADD_RMS_NORM = 2,
     RW_ADD_LAYER_NORM = 3,
     RW_RMS_NORM_GRADIENT = 4,
-    RW_LAYER_NORM_GRADIENT = 5
+    RW_LAYER_NORM_GRADIENT = 5,
+    RW_L2_NORMALIZE = 6, /* without sides */
+    RW_L2_NORMALIZE_GRADIENT = 7
 } rw_norm_kind;
 
 typedef enum rw_ownership {

@@ -82,6 +82,16 @@ pub enum Op {
         /// Added to the mean square, in f32 or wider whatever the dtype.
         eps: f64,
     },
+    /// `x / max(sqrt(sum(x^2)), eps)`.
+    L2Normalize {
+        /// What shorter rows are divided by, in f32 or wider whatever the dtype.
+        eps: f64,
+    },
+    /// The gradient of [`Op::L2Normalize`].
+    L2NormalizeGradient {
+        /// As in [`Op::L2Normalize`].
+        eps: f64,
+    },
     /// `(x - mean) / sqrt(var + eps) * weight + bias`, the population variance.
     LayerNorm {
         /// Added to the variance, in f32 or wider whatever the dtype.
@@ -206,7 +216,9 @@ impl Op {
     ];
 
     /// The other ops, with options that have a value.
-    pub const FUSED: [Op; 6] = [
+    pub const FUSED: [Op; 8] = [
+        Op::L2Normalize { eps: 1e-6 },
+        Op::L2NormalizeGradient { eps: 1e-6 },
         Op::AddRmsNorm { eps: 1e-6 },
         Op::AddLayerNorm { eps: 1e-5 },
         Op::RmsNormGradient {
@@ -256,6 +268,8 @@ impl Op {
             Op::SoftmaxWithGradient { log: false, .. } => "softmax-with-gradient",
             Op::SoftmaxWithGradient { log: true, .. } => "log-softmax-with-gradient",
             Op::RmsNorm { .. } => "rms-norm",
+            Op::L2Normalize { .. } => "l2-normalize",
+            Op::L2NormalizeGradient { .. } => "l2-normalize-gradient",
             Op::LayerNorm { .. } => "layer-norm",
             Op::CrossEntropy(_) => "cross-entropy",
             Op::CrossEntropyWithGradient(_) => "cross-entropy-with-gradient",
@@ -276,6 +290,7 @@ impl Op {
                 &[RowResult::Row]
             }
             Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => &[RowResult::Row],
+            Op::L2Normalize { .. } | Op::L2NormalizeGradient { .. } => &[RowResult::Row],
             Op::SoftmaxWithGradient { .. } => &[RowResult::Row, RowResult::Scalar],
             Op::AddRmsNorm { .. } | Op::AddLayerNorm { .. } => &[RowResult::Row, RowResult::Row],
             Op::RmsNormGradient { sums: true, .. } => &[RowResult::Row, RowResult::Bands(1)],
@@ -301,6 +316,7 @@ impl Op {
             Op::SoftmaxGradient { .. }
             | Op::SoftmaxWithGradient { .. }
             | Op::RmsNormGradient { .. }
+            | Op::L2NormalizeGradient { .. }
             | Op::LayerNormGradient { .. } => 2,
             _ => 1,
         }
@@ -317,7 +333,9 @@ impl Op {
     pub const fn goes_by_bands(&self) -> bool {
         matches!(
             self,
-            Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. }
+            Op::RmsNormGradient { .. }
+                | Op::L2NormalizeGradient { .. }
+                | Op::LayerNormGradient { .. }
         )
     }
 
@@ -356,6 +374,7 @@ impl Op {
                 | Op::SoftmaxGradient { .. }
                 | Op::SoftmaxWithGradient { .. }
                 | Op::RmsNormGradient { .. }
+                | Op::L2NormalizeGradient { .. }
                 | Op::LayerNormGradient { .. }
         )
     }
@@ -390,7 +409,7 @@ impl Op {
                 &[TARGETS, CLASS_WEIGHTS, FACTORS, STATISTICS, STATISTICS]
             }
             Op::TargetWeights { .. } => &[TARGETS, CLASS_WEIGHTS],
-            Op::SoftmaxGradient { .. } => &[GRADIENT],
+            Op::SoftmaxGradient { .. } | Op::L2NormalizeGradient { .. } => &[GRADIENT],
             Op::SoftmaxWith { .. } => &[MASK, TEMPERATURE, SINK],
             Op::SoftmaxWithGradient { .. } => &[GRADIENT, MASK, TEMPERATURE, SINK],
             _ => &[],
@@ -781,6 +800,8 @@ impl Problem {
         check_axis(op, dim, width, &shape)?;
         if let Op::RmsNorm { eps }
         | Op::LayerNorm { eps }
+        | Op::L2Normalize { eps }
+        | Op::L2NormalizeGradient { eps }
         | Op::AddRmsNorm { eps }
         | Op::AddLayerNorm { eps }
         | Op::RmsNormGradient { eps, .. }

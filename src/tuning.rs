@@ -56,7 +56,7 @@ pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
     let spills = match problem.op {
         Op::Softmax => vectors == 8 && dtype == DType::F16,
         Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => vectors == 8,
-        Op::RmsNormGradient { .. } | Op::LayerNormGradient { .. } => true,
+        _ if problem.op.goes_by_bands() => true,
         Op::AddLayerNorm { .. } => general_layer_norm,
         Op::LayerNorm { .. } => {
             let is_own =

@@ -22,18 +22,21 @@ int launch_norm_general(const rw_norm_params& params, void* stream, bool dry_run
         body.weight_is_wide = sides[0].dtype != p.dtype;
         body.bias = sides[1].rows.data;
         body.bias_is_wide = sides[1].dtype != p.dtype;
+        body.is_length = params.kind == RW_L2_NORMALIZE;
         body.eps = params.eps;
         return launch(body, p.rows, p.width, params.plan, stream, dry_run);
     };
     switch (params.kind) {
         case RW_RMS_NORM:
         case RW_ADD_RMS_NORM:
+        case RW_L2_NORMALIZE:
             return run(RmsNormBody<T, true>{});
         case RW_LAYER_NORM:
         case RW_ADD_LAYER_NORM:
             return run(LayerNormBody<T, true>{});
         case RW_RMS_NORM_GRADIENT:
         case RW_LAYER_NORM_GRADIENT:
+        case RW_L2_NORMALIZE_GRADIENT:
             break;
     }
     return RW_NO_KERNEL;

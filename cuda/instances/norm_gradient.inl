@@ -14,12 +14,14 @@ int launch_norm_gradient(const rw_norm_params& params, void* stream, bool dry_ru
         body.sums = static_cast<accum_t<T>*>(p.results[1]);
         body.weight = p.operands[1].rows.data;
         body.weight_is_wide = p.operands[1].dtype != p.dtype;
+        body.is_length = params.kind == RW_L2_NORMALIZE_GRADIENT;
         body.eps = params.eps;
         body.bands = p.bands;
         return launch(body, p.rows, p.width, params.plan, stream, dry_run);
     };
     switch (params.kind) {
         case RW_RMS_NORM_GRADIENT:
+        case RW_L2_NORMALIZE_GRADIENT:
             return run(RmsNormGradientBody<T>{});
         case RW_LAYER_NORM_GRADIENT:
             return run(LayerNormGradientBody<T>{});

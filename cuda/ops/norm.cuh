@@ -13,6 +13,33 @@ RW_DEVICE A inverse_root(A mean_square, double eps, A scale) {
     return eps > 0 && inverse > Limits<A>::largest() ? Limits<A>::largest() : inverse;
 }
 
+// What a row that was scaled by `scale` is divided by: the root of its mean square plus eps, or of its sum of
+// squares, its length, but eps where it is shorter.
+template <class A>
+struct Divisor {
+    bool is_length;
+    double eps;
+
+    // What the sum of squares is divided by.
+    RW_DEVICE A count(i64 axis_size) const {
+        return is_length ? A(1) : static_cast<A>(axis_size);
+    }
+    // As it adds to what the root is taken of.
+    RW_DEVICE double squared_eps() const {
+        return is_length ? eps * eps : eps;
+    }
+    RW_DEVICE bool is_short(A square, A scale) const {
+        const A least = static_cast<A>(eps) * scale;
+        return is_length && square_root(square) < least;
+    }
+    RW_DEVICE A inverse(A square, A scale) const {
+        if (!is_length) {
+            return inverse_root(square, eps, scale);
+        }
+        return is_short(square, scale) ? reciprocal(static_cast<A>(eps) * scale) : inverse_square_root(square);
+    }
+};
+
 // A vector that all rows share: of T, or of f32 beside a half type, or left out, which is one value for all
 // positions. What it is costs a test a vector, where a SideInput costs none.
 template <class T>
@@ -114,6 +141,10 @@ struct NormInputs<T, false> {
     RW_DEVICE SideInput<T> biases(accum_t<T>) const {
         return SideInput<T>(bias);
     }
+    template <class A>
+    RW_DEVICE Divisor<A> divisor() const {
+        return {false, eps};
+    }
     template <class Ctx, class TileT, class In>
     RW_DEVICE void emit_sum(const Row&, i64, const Ctx&, const TileT&, const In&) const {}
 };
@@ -128,6 +159,7 @@ struct NormInputs<T, true> {
     const void* bias;
     bool weight_is_wide;  // f32 beside a half type
     bool bias_is_wide;
+    bool is_length;  // what rms norm divides by
     double eps;
 
     template <class Ctx>
@@ -139,6 +171,10 @@ struct NormInputs<T, true> {
     }
     RW_DEVICE AnySide<T> biases(accum_t<T> absent) const {
         return AnySide<T>(bias, bias_is_wide, absent);
+    }
+    template <class A>
+    RW_DEVICE Divisor<A> divisor() const {
+        return {is_length, eps};
     }
     // What was normalised, for whoever goes on from there.
     template <class Ctx, class TileT, class In>
@@ -152,7 +188,7 @@ struct NormInputs<T, true> {
 };
 
 // y = x / sqrt(mean(x^2) + eps) * weight + bias (Zhang and Sennrich, "Root Mean Square Layer
-// Normalization", 2019).
+// Normalization", 2019); or x / max(sqrt(sum(x^2)), eps).
 template <class T, bool General>
 struct RmsNormBody : NormInputs<T, General> {
     using Element = T;
@@ -168,10 +204,11 @@ struct RmsNormBody : NormInputs<T, General> {
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         auto in = this->rows(row, axis_size, ctx);
-        const ScaledSquares<T> squares = safe_sum_of_squares(row, axis_size, ctx, in, this->eps);
+        const Divisor<A> divisor = this->template divisor<A>();
+        const ScaledSquares<T> squares =
+            safe_sum_of_squares(row, axis_size, ctx, in, divisor.squared_eps());
         const A scale = squares.scale;
-        const A mean = divide(squares.sum, static_cast<A>(axis_size));
-        const A inverse = inverse_root(mean, this->eps, scale);
+        const A inverse = divisor.inverse(divide(squares.sum, divisor.count(axis_size)), scale);
         OutputRow<Ctx, T> out(row, axis_size, ctx, this->y);
         const auto weights = this->weights();
         reduce(row, axis_size, ctx, [&](const auto& tile) {

@@ -21,6 +21,7 @@ struct NormGradientInputs {
     A* sums;  // null where only dx is wanted
     const void* weight;
     bool weight_is_wide;
+    bool is_length;  // what rms norm divides by
     double eps;
     i64 bands;
 
@@ -173,7 +174,8 @@ RW_DEVICE bool products_are_safe(A sum) {
 }
 
 // With r = 1 / sqrt(mean(x^2) + eps), h = x * r and t = weight * g:
-// dx = r * (t - h * mean(h * t)), and dweight is the sum of g * h over all rows.
+// dx = r * (t - h * mean(h * t)), and dweight is the sum of g * h over all rows. Or, of rows divided by their
+// length, with a sum in place of the mean; and of those divided by eps r * t.
 template <class T>
 struct RmsNormGradientBody : NormGradientInputs<T> {
     using Element = T;
@@ -210,23 +212,25 @@ struct RmsNormGradientBody : NormGradientInputs<T> {
             pjoin(state, ctx);
             return state;
         };
+        const Divisor<A> divisor{this->is_length, this->eps};
         A scale = A(1);
         State state =
             fold_row(A(1), [&](const auto& tile, auto f) { this->each(tile, ctx, in, grads, f); });
         if (!squares_are_safe(state.first.value())) {
-            scale = safe_scale(row, axis_size, ctx, in, this->eps);
+            scale = safe_scale(row, axis_size, ctx, in, divisor.squared_eps());
             state = fold_row(
                 scale, [&](const auto& tile, auto f) { this->each_seldom(tile, ctx, in, grads, f); });
         }
-        const A n = static_cast<A>(axis_size);
-        const A inverse = inverse_root(divide(state.first.value(), n), this->eps, scale);
+        const A n = divisor.count(axis_size);
+        const A square = divide(state.first.value(), n);
+        const A inverse = divisor.inverse(square, scale);
         // In two steps, since one factor may be no number.
         const auto normalised = [&](A v) { return v * scale * inverse; };
         A along = state.second.value() * inverse;
         if (!products_are_safe(state.second.value())) {
             along = this->sum_along(row, axis_size, ctx, in, grads, normalised);
         }
-        const A mean = divide(along, n);
+        const A mean = divisor.is_short(square, scale) ? A(0) : divide(along, n);
         OutputRow<Ctx, T> out(row, axis_size, ctx, this->dx);
         const auto emit_row = [&](auto hat, A after) {
             reduce(row, axis_size, ctx, [&](const auto& tile) {

@@ -224,10 +224,20 @@ fn run_float<I: Isa, T: Dtype<Accumulator: WithDType>>(
             return norm::add_norm(&launch, Op::LayerNorm { eps }, operands);
         }
         Op::RmsNormGradient { eps, sums } => {
-            return norm_gradient::run::<_, _, false>(&launch, eps, sums, operands);
+            return norm_gradient::run::<_, _, false>(
+                &launch,
+                norm::Divisor::Root { eps },
+                sums,
+                operands,
+            );
         }
         Op::LayerNormGradient { eps, sums } => {
-            return norm_gradient::run::<_, _, true>(&launch, eps, sums, operands);
+            return norm_gradient::run::<_, _, true>(
+                &launch,
+                norm::Divisor::Root { eps },
+                sums,
+                operands,
+            );
         }
         Op::Mean => launch.run(&moments::Mean::new()),
         Op::AbsMax => launch.fold::<reduce::Extreme<LargestMagnitude>>(),
@@ -252,7 +262,15 @@ fn run_float<I: Isa, T: Dtype<Accumulator: WithDType>>(
             gradient: OperandRows::required(problem, operands, 0)?,
             log,
         }),
-        Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
+        Op::L2NormalizeGradient { eps } => {
+            return norm_gradient::run::<_, _, false>(
+                &launch,
+                norm::Divisor::Length { eps },
+                false,
+                operands,
+            );
+        }
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::L2Normalize { .. } => {
             let sides = [
                 side::<T>(problem, operands, 0)?,
                 side::<T>(problem, operands, 1)?,

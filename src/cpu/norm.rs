@@ -119,7 +119,16 @@ pub(super) fn norm<I: Isa, T: Dtype>(
 ) -> Result<CpuStorage> {
     let [weight, bias] = sides.each_ref().map(Option::as_deref);
     match launch.problem.op {
-        Op::RmsNorm { eps } => launch.run(&RmsNorm::<T> { weight, bias, eps }),
+        Op::RmsNorm { eps } => launch.run(&RmsNorm::<T> {
+            weight,
+            bias,
+            divisor: Divisor::Root { eps },
+        }),
+        Op::L2Normalize { eps } => launch.run(&RmsNorm::<T> {
+            weight,
+            bias,
+            divisor: Divisor::Length { eps },
+        }),
         Op::LayerNorm { eps } => launch.run(&LayerNorm::<T> { weight, bias, eps }),
         op => candle_core::bail!("{}: not a norm", op.name()),
     }
@@ -204,11 +213,49 @@ pub(super) fn side_at<C: Context, A: Range + crate::engine::Element<Acc = A>>(
     }
 }
 
-/// `x / sqrt(mean(x^2) + eps) * weight + bias`.
+/// What a row is divided by.
+#[derive(Clone, Copy)]
+pub(super) enum Divisor {
+    /// The root of the mean square plus eps.
+    Root { eps: f64 },
+    /// The root of the sum of squares, but eps where it is less.
+    Length { eps: f64 },
+}
+
+impl Divisor {
+    /// Eps as it stands beside squares.
+    fn squared_eps(self) -> f64 {
+        match self {
+            Divisor::Root { eps } => eps,
+            Divisor::Length { eps } => eps * eps,
+        }
+    }
+
+    /// The square of the divisor, given [`Divisor::squared_eps`] as scaled as the row; and whether it is that
+    /// alone.
+    fn square(self, squares: f64, width: usize, squared_eps: f64) -> (f64, bool) {
+        match self {
+            Divisor::Root { .. } => (squares / width as f64 + squared_eps, false),
+            // Not so of a NaN.
+            Divisor::Length { .. } if squares < squared_eps => (squared_eps, true),
+            Divisor::Length { .. } => (squares, false),
+        }
+    }
+
+    /// What a sum is divided by where the gradient has a mean for the root, and a sum for the length.
+    pub fn count(self, width: usize) -> f64 {
+        match self {
+            Divisor::Root { .. } => width as f64,
+            Divisor::Length { .. } => 1.,
+        }
+    }
+}
+
+/// `x / divisor * weight + bias`.
 pub(super) struct RmsNorm<'a, T: Dtype> {
     pub weight: Option<&'a [T::Accumulator]>,
     pub bias: Option<&'a [T::Accumulator]>,
-    pub eps: f64,
+    pub divisor: Divisor,
 }
 
 impl<T: Dtype> RowBody for RmsNorm<'_, T> {
@@ -222,7 +269,8 @@ impl<T: Dtype> RowBody for RmsNorm<'_, T> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let (scale, rstd) = root_mean_square(row, ctx, self.eps);
+        let root = inverse_root(row, ctx, self.divisor);
+        let (scale, rstd) = (root.scale, root.inverse);
         match self.bias {
             None => reduce(
                 row,
@@ -254,26 +302,36 @@ impl<T: Dtype> RowBody for RmsNorm<'_, T> {
     }
 }
 
-/// What a row is multiplied by so that its squares are safe, and the inverse root of the mean of those
-/// squares plus eps.
+/// What a row is multiplied by, one after the other, in place of the division.
+pub(super) struct InverseRoot<A> {
+    /// So that its squares are safe.
+    pub scale: A,
+    pub inverse: A,
+    /// Whether it is divided by eps, and not by what it holds.
+    pub is_eps: bool,
+}
+
 #[inline(always)]
-pub(super) fn root_mean_square<T: Dtype, C: Context>(
+pub(super) fn inverse_root<T: Dtype, C: Context>(
     row: &mut Row<'_, T, T>,
     ctx: C,
-    eps: f64,
-) -> (T::Accumulator, T::Accumulator) {
-    let (scale, mean_square, ()) = row_moments(
+    divisor: Divisor,
+) -> InverseRoot<T::Accumulator> {
+    let (scale, square, is_eps) = row_moments(
         row,
         ctx,
-        eps,
+        divisor.squared_eps(),
         #[inline(always)]
-        |row, scale, eps| {
+        |row, scale, squared_eps| {
             let squares = sum_of_squares(row, ctx, scale);
-            let mean = squares.to_f64() / row.axis_size() as f64;
-            (mean + eps, ())
+            divisor.square(squares.to_f64(), row.axis_size(), squared_eps)
         },
     );
-    (scale, T::Accumulator::from_f64(mean_square.sqrt().recip()))
+    InverseRoot {
+        scale,
+        inverse: T::Accumulator::from_f64(square.sqrt().recip()),
+        is_eps,
+    }
 }
 
 /// How a row is brought to mean 0 and variance 1: `(x * scale - mean - residual) * inverse`.

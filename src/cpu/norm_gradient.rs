@@ -10,7 +10,7 @@ use std::ops::Range;
 use candle_core::{CpuStorage, Result, WithDType};
 
 use super::beside::{self, Beside};
-use super::norm::{centring, root_mean_square, side_at, Centring};
+use super::norm::{centring, inverse_root, side_at, Centring, Divisor};
 use super::{side, Dtype, Launch, OperandRows};
 use crate::engine::isa::{Isa, Kernel};
 use crate::engine::{
@@ -24,7 +24,7 @@ type Stats<A> = [A; 4];
 /// dx, and with `sums` those of the bands: of `g * h`, and of layer norm (`CENTRED`) of `g`.
 pub(super) fn run<I: Isa, T: Dtype<Accumulator: WithDType>, const CENTRED: bool>(
     launch: &Launch<'_, I, T>,
-    eps: f64,
+    divisor: Divisor,
     sums: bool,
     operands: &[Option<&CpuStorage>],
 ) -> Result<Vec<CpuStorage>> {
@@ -37,7 +37,7 @@ pub(super) fn run<I: Isa, T: Dtype<Accumulator: WithDType>, const CENTRED: bool>
     let gradient = Gradient::<T, CENTRED> {
         grad: &grad,
         weight: weight.as_deref(),
-        eps,
+        divisor,
         stats: None,
     };
     if !sums {
@@ -74,11 +74,11 @@ pub(super) fn run<I: Isa, T: Dtype<Accumulator: WithDType>, const CENTRED: bool>
 }
 
 /// `rstd * (t - mean(t) - h * mean(h * t))` with `t = weight * grad`, without the mean of t unless
-/// `CENTRED`.
+/// `CENTRED`; of rows divided by their length, `rstd * (t - h * sum(h * t))`.
 struct Gradient<'a, T: Dtype, const CENTRED: bool> {
     grad: &'a OperandRows<'a, T>,
     weight: Option<&'a [T::Accumulator]>,
-    eps: f64,
+    divisor: Divisor,
     stats: Option<Beside<'a, Stats<T::Accumulator>>>,
 }
 
@@ -93,16 +93,18 @@ impl<T: Dtype, const CENTRED: bool> RowBody for Gradient<'_, T, CENTRED> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, T>, ctx: C) {
-        let c = if CENTRED {
-            centring(row, ctx, self.eps)
-        } else {
-            let (scale, rstd) = root_mean_square(row, ctx, self.eps);
-            Centring {
-                scale,
-                mean: T::Accumulator::ZERO,
-                residual: T::Accumulator::ZERO,
-                inverse: rstd,
-                rstd,
+        let (c, is_eps) = match self.divisor {
+            Divisor::Root { eps } if CENTRED => (centring(row, ctx, eps), false),
+            divisor => {
+                let root = inverse_root(row, ctx, divisor);
+                let c = Centring {
+                    scale: root.scale,
+                    mean: T::Accumulator::ZERO,
+                    residual: T::Accumulator::ZERO,
+                    inverse: root.inverse,
+                    rstd: root.inverse,
+                };
+                (c, root.is_eps)
             }
         };
         if let Some(stats) = &self.stats {
@@ -145,14 +147,17 @@ impl<T: Dtype, const CENTRED: bool> RowBody for Gradient<'_, T, CENTRED> {
                 along.accumulate(&x.with(h));
             },
         );
-        let inverse_width = (row.axis_size() as f64).recip();
+        let inverse_width = self.divisor.count(row.axis_size()).recip();
         let mean = |sum: T::Accumulator| T::Accumulator::from_f64(sum.to_f64() * inverse_width);
         let (total, along) = (pjoin(total, ctx).value(), pjoin(along, ctx).value());
         let total = match CENTRED {
             true => mean(total),
             false => T::Accumulator::ZERO,
         };
-        let along = mean(along);
+        let along = match is_eps {
+            true => T::Accumulator::ZERO,
+            false => mean(along),
+        };
         reduce(
             row,
             ctx,

@@ -166,6 +166,8 @@ unsafe fn call(
         }
         Op::RmsNorm { eps }
         | Op::LayerNorm { eps }
+        | Op::L2Normalize { eps }
+        | Op::L2NormalizeGradient { eps }
         | Op::AddRmsNorm { eps }
         | Op::AddLayerNorm { eps }
         | Op::RmsNormGradient { eps, .. }
@@ -176,6 +178,8 @@ unsafe fn call(
                 plan,
                 kind: match problem.op {
                     Op::RmsNorm { .. } => K::RW_RMS_NORM,
+                    Op::L2Normalize { .. } => K::RW_L2_NORMALIZE,
+                    Op::L2NormalizeGradient { .. } => K::RW_L2_NORMALIZE_GRADIENT,
                     Op::AddRmsNorm { .. } => K::RW_ADD_RMS_NORM,
                     Op::AddLayerNorm { .. } => K::RW_ADD_LAYER_NORM,
                     Op::RmsNormGradient { .. } => K::RW_RMS_NORM_GRADIENT,
@@ -238,6 +242,8 @@ unsafe fn call(
                 | Op::LogSoftmax
                 | Op::RmsNorm { .. }
                 | Op::LayerNorm { .. }
+                | Op::L2Normalize { .. }
+                | Op::L2NormalizeGradient { .. }
                 | Op::CrossEntropy(_)
                 | Op::CrossEntropyWithGradient(_)
                 | Op::CrossEntropyGradient(_)

@@ -85,6 +85,7 @@ pub(crate) fn gradient(
         Op::Softmax => vec![softmax::softmax_gradient(&pass)?],
         Op::LogSoftmax => vec![softmax::log_softmax_gradient(&pass)?],
         Op::RmsNorm { eps } => norm::rms_norm_gradient(&pass, eps)?,
+        Op::L2Normalize { eps } => vec![norm::l2_normalize_gradient(&pass, eps)?],
         Op::LayerNorm { eps } => norm::layer_norm_gradient(&pass, eps)?,
         Op::CrossEntropy(options) => vec![loss::cross_entropy_gradient(&pass, options)?],
         Op::SoftmaxWith { log, logits } => softmax::gradient_with(&pass, log, &logits)?,
@@ -100,6 +101,7 @@ pub(crate) fn gradient(
         | Op::AddRmsNorm { .. }
         | Op::AddLayerNorm { .. }
         | Op::RmsNormGradient { .. }
+        | Op::L2NormalizeGradient { .. }
         | Op::LayerNormGradient { .. } => {
             candle_core::bail!("{}: no derivative", op.name())
         }
@@ -131,7 +133,7 @@ fn fused_gradient(
         Op::SoftmaxWith { log, logits } => {
             softmax::fused_gradient_with(log, &logits, x, operands, grad, wanted).map(Some)
         }
-        Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
+        Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::L2Normalize { .. } => {
             norm::fused_gradient(op, x, operands, grad, wanted).map(Some)
         }
         _ => Ok(None),

@@ -49,7 +49,8 @@ pub use cluster::{cluster_allgather, cluster_allreduce};
 pub(crate) use gradient::gradient;
 pub use loss::{cross_entropy, cross_entropy_with_gradient, CrossEntropyOptions, Reduction};
 pub use norm::{
-    add_layer_norm, add_rms_norm, layer_norm, layer_norm_with, rms_norm, rms_norm_with, NormOptions,
+    add_layer_norm, add_rms_norm, l2_normalize, layer_norm, layer_norm_with, rms_norm,
+    rms_norm_with, NormOptions,
 };
 pub use reduce::{
     abs_max, abs_max_keepdim, all, all_keepdim, any, any_keepdim, argmax, argmax_keepdim, argmin,

@@ -1,10 +1,11 @@
 //! Normalisation of rows: the last axis, as in candle-nn.
 
+use candle_core::shape::Dim;
 use candle_core::{DType, Result, Tensor, D};
 
 use super::dims;
 use super::gradient::Backward;
-use super::reduce::{max_keepdim, sum, sum_keepdim};
+use super::reduce::{max_keepdim, norm_l2_keepdim, sum, sum_keepdim};
 use crate::custom_op::{apply, apply_to_sum, check, run};
 use crate::error::Error;
 use crate::problem::{accumulator_dtype, Op, Rows};
@@ -196,6 +197,31 @@ pub fn layer_norm_with(x: &Tensor, options: &NormOptions) -> Result<Tensor> {
     norm(Op::LayerNorm { eps: options.eps }, x, options)
 }
 
+/// Vectors brought to length 1: `x / max(sqrt(sum(x^2)), eps)` over `dim`, as PyTorch's `normalize`.
+///
+/// - `x`: any shape with at least one dim, any strides; f16, bf16, f32 or f64.
+/// - `eps`: finite and not negative; vectors that are shorter are divided by it. Held in f32 or wider.
+/// - Returns the shape and dtype of `x`, contiguous, rounded once.
+/// - Vectors whose squares overflow or vanish are handled. A NaN or an infinity makes its vector NaN wherever
+///   the formula does; with eps 0 a vector of zeros is 0/0, NaN.
+/// - Gradient, with `r` the inverse of what is divided by, and `y = x * r`: `r * (g - y * sum(y * g))`, and
+///   `r * g` of vectors shorter than eps.
+/// - The bits of a vector depend on the vector and eps alone ([module docs](crate::ops)).
+///
+/// # Errors
+/// The dim does not exist, eps is negative or not finite, or the dtype is not one of the four.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// let x = Tensor::new(&[[3f32, 4.], [0., 0.]], &Device::Cpu)?;
+/// let y = candle_rowwise::ops::l2_normalize(&x, 1, 1e-12)?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[0.6, 0.8], [0., 0.]]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn l2_normalize<Dm: Dim>(x: &Tensor, dim: Dm, eps: f64) -> Result<Tensor> {
+    dims::map(Op::L2Normalize { eps }, x, dim)
+}
+
 /// A residual connection and the RMS norm after it in one pass: returns
 /// `(rms_norm_with(x + residual, options), x + residual)`.
 ///
@@ -304,6 +330,10 @@ pub(super) fn fused_gradient(
             let sums = is_wanted(1) || is_wanted(2);
             (Op::LayerNormGradient { eps, sums }, true)
         }
+        Op::L2Normalize { eps } => {
+            let dx = run(Op::L2NormalizeGradient { eps }, x, &[Some(grad)])?;
+            return Ok(dx.into_iter().map(Some).collect());
+        }
         Op::RmsNorm { eps } => {
             let sums = is_wanted(1);
             (Op::RmsNormGradient { eps, sums }, false)
@@ -401,6 +431,21 @@ pub(super) fn rms_norm_gradient(pass: &Backward, eps: f64) -> Result<Vec<Option<
         wanted(pass, 1, || sum_rows(&(&pass.grad * &rows.hat)?))?,
         wanted(pass, 2, || sum_rows(&pass.grad))?,
     ])
+}
+
+/// dx.
+pub(super) fn l2_normalize_gradient(pass: &Backward, eps: f64) -> Result<Option<Tensor>> {
+    let length = norm_l2_keepdim(&pass.x, D::Minus1)?;
+    let least = (length.ones_like()? * eps)?;
+    let divisor = length.maximum(&least)?;
+    let hat = pass.x.broadcast_div(&divisor)?;
+    let along = sum_keepdim(&(&hat * &pass.grad)?, D::Minus1)?;
+    let along = length
+        .ge(&least)?
+        .where_cond(&along, &along.zeros_like()?)?;
+    (&pass.grad - hat.broadcast_mul(&along)?)?
+        .broadcast_div(&divisor)
+        .map(Some)
 }
 
 /// dx, dweight and dbias.

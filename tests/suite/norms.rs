@@ -417,7 +417,84 @@ fn qk_norm(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// One row of l2_normalize and its gradient.
+fn l2_reference(x: &[f64], g: &[f64], eps: f64, dtype: DType) -> (Vec<Expect>, Vec<Expect>) {
+    let scale = x.iter().fold(0f64, |m, v| m.max(v.abs())).max(eps);
+    let scale = if scale > 0. { scale } else { 1. };
+    let length = x.iter().map(|v| (v / scale).powi(2)).sum::<f64>().sqrt() * scale;
+    let divisor = length.max(eps);
+    let y: Vec<f64> = x.iter().map(|v| v / divisor).collect();
+    let along = |f: &dyn Fn(f64) -> f64| -> f64 { y.iter().zip(g).map(|(y, g)| f(y * g)).sum() };
+    let (sum, magnitude) = match length < eps {
+        true => (0., 0.),
+        false => (along(&|p| p), along(&f64::abs)),
+    };
+    let u = (reference::depth(x.len()) + 16.) * float::unit(float::wide(dtype));
+    let expect = |value: f64, magnitude: f64| Expect {
+        value,
+        bound: u * magnitude + float::ulp(dtype, value),
+    };
+    let dx = y.iter().zip(g).map(|(y, g)| {
+        let value = (g - y * sum) / divisor;
+        expect(value, (g.abs() + y.abs() * magnitude) / divisor)
+    });
+    let dx = dx.collect();
+    (y.iter().map(|y| expect(*y, y.abs())).collect(), dx)
+}
+
+fn l2_normalize(device: &Device) -> Result<()> {
+    let widths: &[usize] = match devices::is_host_run() {
+        true => &[1, 3, 33, 257, 1025, 9000],
+        false => &[1, 2, 3, 31, 33, 257, 1000, 1025, 5003, 70_000],
+    };
+    let check_rows = |x: &[f64], g: &[f64], width: usize, eps: f64, dtype: DType| -> Result<()> {
+        let shape = (x.len() / width, width);
+        let x_var = var(&tensor(x, shape, dtype, device)?)?;
+        let g_t = tensor(g, shape, dtype, device)?;
+        let (x, g) = (values(x_var.as_tensor())?, values(&g_t)?);
+        let y = ops::l2_normalize(x_var.as_tensor(), 1, eps)?;
+        let grads = (&y * &g_t)?.sum_all()?.backward()?;
+        let dx = gradient(&grads, &x_var);
+        let expected = x.chunks(width).zip(g.chunks(width));
+        let (ys, dxs): (Vec<_>, Vec<_>) = expected
+            .map(|(x, g)| l2_reference(x, g, eps, dtype))
+            .unzip();
+        check(&format!("{dtype:?} {width} y"), &y, &ys.concat())?;
+        check(&format!("{dtype:?} {width} dx"), &dx, &dxs.concat())?;
+
+        // Over the first dim, of the transposed: the same bits.
+        let transposed = x_var.as_tensor().t()?;
+        let got = ops::l2_normalize(&transposed, 0, eps)?;
+        assert_bits_eq("transposed", &got.t()?.contiguous()?, &y)
+    };
+    for dtype in ops_dtypes() {
+        for &width in widths {
+            let rows = if width > 5000 { 2 } else { 5 };
+            let mut x = normal(83, rows * width);
+            // One row is shorter than eps, and one zero.
+            x[..width]
+                .iter_mut()
+                .for_each(|v| *v *= 1e-4 / width as f64);
+            x[width..2 * width].fill(0.);
+            let g = normal(84, rows * width);
+            check_rows(&x, &g, width, 1e-3, dtype)?;
+        }
+    }
+    let extreme = [
+        1e30, -2e30, 1e30, 0., 1e-30, 2e-30, -1e-30, 3e-30, 3e38, 1e38, 0., -1e38,
+    ];
+    let extreme = extreme.map(|v| f64::from(v as f32));
+    check_rows(&extreme, &normal(85, 12), 4, 0., DType::F32)?;
+    let nan = tensor(&[1., f64::NAN, 0., 0.], (2, 2), DType::F32, device)?;
+    let got = values(&ops::l2_normalize(&nan, 1, 0.)?)?;
+    assert!(got.iter().all(|v| v.is_nan()), "{got:?}");
+    let err = ops::l2_normalize(&nan, 1, -1.).unwrap_err().to_string();
+    assert!(err.contains("l2-normalize") && err.contains("eps"), "{err}");
+    Ok(())
+}
+
 on_devices! {
+    l2_normalize: l2_normalize_cpu, l2_normalize_cuda;
     a01: a01_cpu, a01_cuda;
     weight_offset: weight_offset_cpu, weight_offset_cuda;
     add_norm: add_norm_cpu, add_norm_cuda;
