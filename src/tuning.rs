@@ -48,13 +48,14 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 /// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
 /// shift, does not.
 ///
-/// Likewise the gradient of cross-entropy (8 bytes and more), and layer norm whose sides are not both there and
+/// Likewise cross-entropy of f64 (16 bytes) and its gradient (8 and more), and layer norm whose sides are not both there and
 /// of its own dtype, or with a residual, of f16 (52), bf16 (56) and f64 (4), and the gradients of norms.
 pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
     let dtype = problem.dtype;
     let general_layer_norm = vectors == 8 && dtype != DType::F32;
     let spills = match problem.op {
         Op::Softmax => vectors == 8 && dtype == DType::F16,
+        Op::CrossEntropy(_) | Op::TargetWeights { .. } => vectors == 8 && dtype == DType::F64,
         Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => vectors == 8,
         _ if problem.op.goes_by_bands() => true,
         Op::AddLayerNorm { .. } => general_layer_norm,

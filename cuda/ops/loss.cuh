@@ -333,7 +333,8 @@ struct CrossEntropyBody : CrossEntropy<T, Plain> {
     using A = accum_t<T>;
     static constexpr bool kEmitsRow = false;
     static constexpr int kMostVectors = loss_vectors<T, Plain>;
-    static constexpr int kMostSplitVectors = 8;
+    // Of f64, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
+    static constexpr int kMostSplitVectors = sizeof(T) == 8 ? 4 : 8;
     static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 4, 4, 2, 2} : Occupancy{2, 3, 3, 2, 2};
 
     A* y;
