@@ -18,7 +18,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, DType, Device, Layout, Shape, Storage, Tensor};
 use candle_rowwise::cuda::run_into;
 use candle_rowwise::problem::{
-    accumulator_dtype, CrossEntropy, Op, OperandDType, OperandKind, Problem, RowResult,
+    accumulator_dtype, CrossEntropy, Op, Operand, OperandDType, OperandKind, Problem, RowResult,
 };
 use clap::Parser;
 
@@ -154,7 +154,22 @@ fn ops() -> Vec<Op> {
         Op::CrossEntropy(loss),
         Op::CrossEntropyWithGradient(loss),
     ];
-    Op::ALL.into_iter().chain(gradients).collect()
+    let fused = Op::FUSED.into_iter();
+    // Who wants no gradients of weight and bias waits for the same kernel.
+    let fused = fused.filter(|op| op.sums_over_rows() || !op.goes_by_bands());
+    Op::ALL.into_iter().chain(fused).chain(gradients).collect()
+}
+
+/// Of what may be left out, norms are given what models give them.
+fn is_given(op: Op, operand: &Operand) -> bool {
+    match op {
+        Op::RmsNorm { .. } | Op::AddRmsNorm { .. } => operand.name != "bias",
+        Op::LayerNorm { .. }
+        | Op::AddLayerNorm { .. }
+        | Op::RmsNormGradient { .. }
+        | Op::LayerNormGradient { .. } => true,
+        _ => !operand.optional,
+    }
 }
 
 /// One op on one shape, with its rotating inputs and outputs.
@@ -182,7 +197,6 @@ impl Case {
             })
         };
         let shape = Shape::from((rows, width));
-        // What may be left out is left out.
         let kinds: Vec<_> = op
             .operands()
             .iter()
@@ -192,7 +206,7 @@ impl Case {
                     OperandDType::Accumulator => accumulator_dtype(dtype),
                     _ => dtype,
                 };
-                (!operand.optional)
+                is_given(op, operand)
                     .then(|| (operand.kind, operand.shape(op, &shape), operand_dtype))
             })
             .collect();
@@ -288,7 +302,7 @@ impl Case {
         // Where terms of size 1 cancel, so may their roundings.
         let floor = match op {
             Op::Sum => (width as f64).sqrt() * 10.,
-            Op::Softmax => 1e-30,
+            Op::Softmax | Op::L2Normalize { .. } => 1e-30,
             Op::SoftmaxGradient { log: false } => 1e-5,
             _ => 1.,
         };
@@ -327,7 +341,15 @@ impl Case {
                 Some(rows) => f64s(&rows.get(row)?),
                 None => Ok(Vec::new()),
             });
-            let expected = reference(op, &x, &beside.collect::<Result<Vec<_>>>()?);
+            let beside = beside.collect::<Result<Vec<_>>>()?;
+            let x = match op {
+                // The norm is that of the sum as it is stored.
+                Op::AddRmsNorm { .. } | Op::AddLayerNorm { .. } => {
+                    f64s(&(set.x.get(row)? + operand_row(set, 0, row)?)?)?
+                }
+                _ => x,
+            };
+            let expected = reference(op, &x, &beside);
             for (i, (got, want)) in f64s(&y.get(row)?)?.iter().zip(&expected).enumerate() {
                 if !close(*got, *want) {
                     bail!(
@@ -338,6 +360,13 @@ impl Case {
             }
         }
         Ok(())
+    }
+}
+
+fn operand_row(set: &Set, index: usize, row: usize) -> Result<Tensor> {
+    match &set.operands[index] {
+        Some(rows) => Ok(rows.get(row)?),
+        None => bail!("operand {index} was left out"),
     }
 }
 
@@ -388,6 +417,36 @@ fn reference(op: Op, x: &[f64], sides: &[Vec<f64>]) -> Vec<f64> {
         Op::LogSumExp => vec![max + total.ln()],
         Op::Softmax => x.iter().map(|v| (v - max).exp() / total).collect(),
         Op::LogSoftmax => x.iter().map(|v| v - max - total.ln()).collect(),
+        Op::AddRmsNorm { .. } | Op::AddLayerNorm { .. } => {
+            // `x` is the sum.
+            let (op, sides) = match op {
+                Op::AddRmsNorm { eps } => (Op::RmsNorm { eps }, &sides[1..2]),
+                Op::AddLayerNorm { eps } => (Op::LayerNorm { eps }, &sides[1..3]),
+                _ => return Vec::new(),
+            };
+            reference(op, x, sides)
+        }
+        Op::RmsNormGradient { eps, .. } | Op::LayerNormGradient { eps, .. } => {
+            let mean = match op {
+                Op::LayerNormGradient { .. } => mean,
+                _ => 0.,
+            };
+            let square = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
+            let r = 1. / (square + eps).sqrt();
+            let h: Vec<f64> = x.iter().map(|v| (v - mean) * r).collect();
+            let t: Vec<f64> = sides[0].iter().zip(&sides[1]).map(|(g, w)| g * w).collect();
+            let along = h.iter().zip(&t).map(|(h, t)| h * t).sum::<f64>() / n;
+            let total = match op {
+                Op::LayerNormGradient { .. } => t.iter().sum::<f64>() / n,
+                _ => 0.,
+            };
+            let both = h.iter().zip(&t);
+            both.map(|(h, t)| r * (t - total - h * along)).collect()
+        }
+        Op::L2Normalize { eps } => {
+            let length = x.iter().map(|v| v * v).sum::<f64>().sqrt().max(eps);
+            x.iter().map(|v| v / length).collect()
+        }
         Op::RmsNorm { eps } => {
             let r = 1. / (x.iter().map(|v| v * v).sum::<f64>() / n + eps).sqrt();
             x.iter().zip(&sides[0]).map(|(v, w)| v * r * w).collect()

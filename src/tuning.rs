@@ -62,7 +62,8 @@ pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
         Op::LayerNorm { .. } => {
             let is_own =
                 |side: &Option<_>| side.is_some_and(|side: OperandView| side.dtype == dtype);
-            general_layer_norm && !problem.operands.iter().all(is_own)
+            let sides = &problem.operands[..problem.op.operands().len()];
+            general_layer_norm && !sides.iter().all(is_own)
         }
         _ => false,
     };

@@ -101,11 +101,11 @@ public:
             if constexpr (!Ctx::kWarpOwned) {
                 keep_reads_back();
             }
-            return;
-        }
+        } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            forget(held_[j].raw.word[i]);
+            for (int i = 0; i < 4; ++i) {
+                forget(held_[j].raw.word[i]);
+            }
         }
     }
 
