@@ -16,7 +16,6 @@ use crate::plan::{DeviceLimits, Plan};
 use crate::problem::{
     check_axis, check_dtype, is_float, Op, OperandView, Problem, RowResult, Rows, MAX_OPERANDS,
 };
-use crate::tuning::row_bands;
 
 /// An [`Op`] as candle runs and differentiates it.
 #[derive(Clone)]
@@ -68,7 +67,7 @@ pub(crate) fn apply_in_shape(
     let tracks = |t: &Tensor| t.track_op() && is_float(t.dtype());
     let tracks_x = op.has_derivative() && tracks(x);
     if !tracks_x && !operands.iter().flatten().any(|t| tracks(t)) {
-        if let Some(result) = reduce_on_host(op, x)? {
+        if let Some(result) = reduce_on_host(op, x) {
             let shape = shape.unwrap_or_else(|| {
                 let mut dims = x.dims().to_vec();
                 dims[x.rank() - 1] = 1;
@@ -120,27 +119,33 @@ pub(crate) fn apply_in_shape(
 }
 
 /// The shortest way for the simplest of calls, on which short rows spend more time than on being reduced:
-/// a reduction to one value, without operands, of contiguous rows in host memory. `None` for others.
-fn reduce_on_host(op: Op, x: &Tensor) -> Result<Option<CpuStorage>> {
+/// a reduction to one value, without operands, of contiguous rows in host memory. `None` for others, and
+/// where it fails.
+fn reduce_on_host(op: Op, x: &Tensor) -> Option<CpuStorage> {
     let is_simple = matches!(op.results(), [RowResult::Scalar]) && op.operands().is_empty();
     if !is_simple || !x.is_contiguous() {
-        return Ok(None);
+        return None;
     }
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {
-        return Ok(None);
+        return None;
     };
     let (dtype, shape) = (storage.dtype(), layout.shape());
-    let Some((&width, outer)) = shape.dims().split_last() else {
-        return Ok(None);
-    };
+    let (&width, outer) = shape.dims().split_last()?;
     let rows = outer.iter().product();
     if rows == 0 || width == 0 {
-        return Ok(None);
+        return None;
     }
-    check_dtype(op, dtype, shape)?;
-    check_axis(op, outer.len(), width, shape)?;
-    // What `Problem::new` makes of it. Made where it stays: it is large, and is not moved for nothing.
+    if check_dtype(op, dtype, shape).is_err() || check_axis(op, outer.len(), width, shape).is_err()
+    {
+        return None;
+    }
+    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
+    if crate::cuda::host_run::seed().is_some() {
+        return None;
+    }
+    // What `Problem::new` makes of it, but for the shape, which only errors show, and bands, of which there
+    // are none. Made where it stays: it is large, and is not moved for nothing.
     let problem = Problem {
         op,
         dtype,
@@ -152,14 +157,11 @@ fn reduce_on_host(op: Op, x: &Tensor) -> Result<Option<CpuStorage>> {
         },
         result_dim: outer.len(),
         operands: [None; MAX_OPERANDS],
-        bands: row_bands(op, rows, width, dtype.size_in_bytes()),
-        shape: shape.clone(),
+        bands: 0,
+        shape: Shape::from(()),
     };
-    #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
-    if let Some(result) = crate::cuda::host_run::run(&problem, storage, &[]) {
-        return Ok(result?.pop());
-    }
-    crate::cpu::run_alone(&problem, storage).map(Some)
+    // What fails here fails on the usual way as well, which says of what shape.
+    crate::cpu::run_alone(&problem, storage).ok()
 }
 
 /// Runs `op` on the last axis of `x` and returns all its results, outside of any graph. For gradients, and
