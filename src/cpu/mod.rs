@@ -166,19 +166,41 @@ fn run_on<I: Isa>(
             _ => Err(unsupported(problem)),
         };
     }
-    let one = match x {
-        CpuStorage::F16(x) => return run_float(isa, problem, x, operands),
-        CpuStorage::BF16(x) => return run_float(isa, problem, x, operands),
-        CpuStorage::F32(x) => return run_float(isa, problem, x, operands),
-        CpuStorage::F64(x) => return run_float(isa, problem, x, operands),
+    match x {
+        _ if problem.op.takes_integers() => Ok(vec![run_any_dtype(isa, problem, x)?]),
+        CpuStorage::F16(x) => run_float(isa, problem, x, operands),
+        CpuStorage::BF16(x) => run_float(isa, problem, x, operands),
+        CpuStorage::F32(x) => run_float(isa, problem, x, operands),
+        CpuStorage::F64(x) => run_float(isa, problem, x, operands),
+        _ => Err(unsupported(problem)),
+    }
+}
+
+/// [`run`] of an op without operands and with one result, without a list of these.
+pub(crate) fn run_alone(problem: &Problem, x: &CpuStorage) -> Result<CpuStorage> {
+    if problem.op.takes_integers() {
+        return with_best_isa!(run_any_dtype, problem, x);
+    }
+    match run(problem, x, &[])?.pop() {
+        Some(result) => Ok(result),
+        None => Err(unsupported(problem)),
+    }
+}
+
+/// The ops that take all dtypes.
+fn run_any_dtype<I: Isa>(isa: I, problem: &Problem, x: &CpuStorage) -> Result<CpuStorage> {
+    match x {
+        CpuStorage::F16(x) => run_any(isa, problem, x),
+        CpuStorage::BF16(x) => run_any(isa, problem, x),
+        CpuStorage::F32(x) => run_any(isa, problem, x),
+        CpuStorage::F64(x) => run_any(isa, problem, x),
         CpuStorage::U8(x) => run_any(isa, problem, x),
         CpuStorage::U32(x) => run_any(isa, problem, x),
         CpuStorage::I16(x) => run_any(isa, problem, x),
         CpuStorage::I32(x) => run_any(isa, problem, x),
         CpuStorage::I64(x) => run_any(isa, problem, x),
         _ => Err(unsupported(problem)),
-    };
-    Ok(vec![one?])
+    }
 }
 
 fn unsupported(problem: &Problem) -> Error {
@@ -205,16 +227,13 @@ fn run_any<I: Isa, T: Stored>(isa: I, problem: &Problem, x: &[T]) -> Result<CpuS
     }
 }
 
-/// All ops.
+/// The other ops.
 fn run_float<I: Isa, T: Dtype<Accumulator: WithDType>>(
     isa: I,
     problem: &Problem,
     x: &[T],
     operands: &[Option<&CpuStorage>],
 ) -> Result<Vec<CpuStorage>> {
-    if problem.op.takes_integers() {
-        return Ok(vec![run_any(isa, problem, x)?]);
-    }
     let launch = Launch::new(isa, problem, x)?;
     let one = match problem.op {
         Op::AddRmsNorm { eps } => {

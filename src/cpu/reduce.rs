@@ -25,6 +25,18 @@ pub(super) trait Fold<T: Stored>: Send + Sync + 'static {
         value
     }
 
+    /// The walk.
+    #[inline(always)]
+    fn state<C: Context>(row: &mut Row<'_, T, Self::Output>, ctx: C) -> Joined<T, Self> {
+        fold(
+            row,
+            ctx,
+            Self::State::identity(),
+            #[inline(always)]
+            |x| x.map(Self::of),
+        )
+    }
+
     fn results<C: Context>(state: Joined<T, Self>, ctx: C) -> Self::Results;
 }
 
@@ -51,13 +63,7 @@ impl<T: Stored, F: Fold<T>> RowBody for Folded<T, F> {
 
     #[inline(always)]
     fn run<C: Context>(&self, row: &mut Row<'_, T, F::Output>, ctx: C) {
-        let state = fold(
-            row,
-            ctx,
-            F::State::identity(),
-            #[inline(always)]
-            |x| x.map(F::of),
-        );
+        let state = F::state(row, ctx);
         once(row, ctx, || F::results(state, ctx));
     }
 }
@@ -69,6 +75,11 @@ impl<T: Stored> Fold<T> for Sum {
     type State = engine::Sum<T::Acc>;
     type Output = T::Total;
     type Results = [T::Total; 1];
+
+    #[inline(always)]
+    fn state<C: Context>(row: &mut Row<'_, T, T::Total>, ctx: C) -> engine::Sum<T::Acc, 1> {
+        engine::pjoin(engine::sum(row, ctx), ctx)
+    }
 
     #[inline(always)]
     fn results<C: Context>(state: engine::Sum<T::Acc, 1>, ctx: C) -> [T::Total; 1] {

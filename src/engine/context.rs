@@ -6,13 +6,15 @@ use std::sync::OnceLock;
 use super::cascade::cascade;
 use super::element::{Element, Output};
 use super::isa::Isa;
+use super::monoids::Sum;
 use super::op::{Held, Partials, ReduceOp, States};
 use super::parallel::{self, Chunks};
 use super::reducer::{SerialReducer, SplitReducer};
 use super::row::{AccOf, Row, Source, Staged};
 use super::tile::{Tile, LANES};
 use super::walk::{
-    emit_tiles, load_side, map_tiles, same, segment_len, EmitSegment, FoldSegment, SHORT,
+    emit_tiles, load_side, map_tiles, same, segment_len, sum_chunk, EmitSegment, FoldSegment,
+    SumSegment, PAIRED, SHORT,
 };
 
 /// How a row is walked, opaque to the body: by one worker, or by several that each take segments
@@ -93,6 +95,17 @@ where
             [(); LANES]
         },
     )
+}
+
+/// The sum of the row's values as they are: [`reduce_into`] with a [`Sum`], but that two states fold the
+/// tiles in turn in rows from 256 elements on, and faster.
+#[inline(always)]
+pub fn sum<S, C>(source: &mut S, ctx: C) -> Partials<Sum<AccOf<S>, 1>>
+where
+    S: Source,
+    C: Context,
+{
+    ctx.sum(source.parts().input)
 }
 
 /// [`reduce_into`] that also keeps what `tile_fn` returns for each tile, on chip where the row fits:
@@ -187,6 +200,9 @@ pub(crate) mod sealed {
             K: Copy + Send,
             S: States,
             F: Fn(&mut S, &Tile<T::Acc>) -> [K; LANES] + Sync;
+
+        /// The sum of all of `input`.
+        fn sum<T: Element>(self, input: &[T]) -> Partials<Sum<T::Acc, 1>>;
 
         fn emit<T, U, F>(self, input: &[T], output: &mut [MaybeUninit<U>], tile_fn: &F)
         where
@@ -326,7 +342,7 @@ impl<I: Isa, const IS_SHORT: bool> sealed::Walk for Cpu<I, IS_SHORT> {
         }
         debug_assert!(input.len() <= SHORT, "bits are a function of the width");
         let mut state = state;
-        map_tiles(
+        map_tiles::<true, _, _, _, _>(
             self.isa,
             input,
             kept,
@@ -336,6 +352,36 @@ impl<I: Isa, const IS_SHORT: bool> sealed::Walk for Cpu<I, IS_SHORT> {
             same,
         );
         S::one(state.reduce())
+    }
+
+    #[inline(always)]
+    fn sum<T: Element>(self, input: &[T]) -> Partials<Sum<T::Acc, 1>> {
+        if IS_SHORT {
+            if input.len() >= PAIRED {
+                let sum = sum_chunk(self.isa, input);
+                return Partials(Held::One(ReduceOp::<LANES>::reduce(sum)));
+            }
+            return self.fold(
+                input,
+                &mut vec![(); input.len()],
+                <Sum<T::Acc> as ReduceOp>::identity(),
+                #[inline(always)]
+                |sum: &mut Sum<T::Acc>, tile: &Tile<T::Acc>| {
+                    sum.accumulate(tile);
+                    [(); LANES]
+                },
+            );
+        }
+        let isa = self.isa;
+        let cut = segment_len(input.len());
+        if input.len() <= cut {
+            return Partials(Held::One(isa.run(SumSegment { isa, input })));
+        }
+        let sum_one = |i: usize| {
+            let input = &input[i * cut..input.len().min((i + 1) * cut)];
+            isa.run(SumSegment { isa, input })
+        };
+        many_segments::<Sum<T::Acc>>(self.workers, input.len().div_ceil(cut), &sum_one)
     }
 
     #[inline(always)]

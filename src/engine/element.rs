@@ -1,9 +1,11 @@
 //! Dtypes: how a stored element becomes a number to fold, and a number an element to store.
 
 use super::half_bits::{bf16_to_f32, f32_to_bf16};
-use super::isa::{Isa, HALVES};
+use super::isa::{sum_pairs, Isa, HALVES};
+use super::monoids::Sum;
 use super::number::Number;
 use super::scratch::Scratch;
+use super::tile::{copy_partial, LANES};
 
 /// An element type of an input row.
 ///
@@ -18,6 +20,20 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
 
     #[doc(hidden)]
     fn widen<I: Isa, const W: usize>(isa: I, from: &[Self; W]) -> [Self::Acc; W];
+
+    /// Fewer than `LANES` elements, widened, and zeros after them.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn widen_partial<I: Isa>(isa: I, from: &[Self]) -> [Self::Acc; LANES] {
+        Self::widen(isa, &copy_partial(from))
+    }
+
+    /// [`Isa::sum_pairs_f32`] of elements of this type.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn sum_pairs<I: Isa>(isa: I, pairs: &[[Self; 2 * LANES]]) -> Sum<Self::Acc> {
+        sum_pairs(isa, pairs)
+    }
 }
 
 /// An element type that a walk can emit: made of a number of type `A` by one rounding, to nearest,
@@ -28,13 +44,14 @@ pub trait Output<A>: Copy + Default + Send + Sync + 'static {
 }
 
 macro_rules! same_element {
-    ($($t:ident),+) => {$(
+    ($($t:ident $({$($more:item)+})?),+) => {$(
         impl Element for $t {
             type Acc = $t;
             #[inline(always)]
             fn widen<I: Isa, const W: usize>(_: I, from: &[Self; W]) -> [Self; W] {
                 *from
             }
+            $($($more)+)?
         }
 
         impl Output<$t> for $t {
@@ -46,7 +63,20 @@ macro_rules! same_element {
     )+};
 }
 
-same_element!(f32, f64, i64);
+same_element!(
+    f32 {
+        #[inline(always)]
+        fn widen_partial<I: Isa>(isa: I, from: &[Self]) -> [Self; LANES] {
+            isa.load_partial_f32(from)
+        }
+        #[inline(always)]
+        fn sum_pairs<I: Isa>(isa: I, pairs: &[[Self; 2 * LANES]]) -> Sum<Self> {
+            isa.sum_pairs_f32(pairs)
+        }
+    },
+    f64,
+    i64
+);
 
 macro_rules! integer_element {
     ($($t:ident),+) => {$(

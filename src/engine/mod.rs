@@ -12,7 +12,7 @@
 //! | [`reduce`] | walks the row with no state and writes a row of results |
 //! | [`once`] | writes the single results of the row, exactly once |
 //!
-//! and, where a value is costly and used twice, [`stage_into`], which folds and keeps. A body never
+//! [`sum`], a faster walk for the most frequent of states; and, where a value is costly and used twice, [`stage_into`], which folds and keeps. A body never
 //! sees a thread, a cut or an instruction set. [`launch`] runs it: short rows many to a thread, long
 //! rows one to a thread, and few long rows each split over all threads.
 //!
@@ -147,8 +147,8 @@
 //!
 //! # Bits
 //! How a row is cut and in which order its parts are joined is a function of its width alone:
-//! [`LANES`] lanes fold tile after tile, in a row of more than 1024 elements into two states in
-//! turn; after 32 tiles a state is set aside; the states so set aside are joined pairwise within a
+//! [`LANES`] lanes fold tile after tile, in a row of more than 1024 elements (from 256 on for [`sum`])
+//! into two states in turn; after 32 tiles a state is set aside; the states so set aside are joined pairwise within a
 //! segment of at least 32768 elements, the lanes of a segment by halves, and the segments pairwise. Threads only decide where that happens, and
 //! instruction sets how fast, so the same row gives the same bits with any number of threads, in
 //! any batch, at any stride, on AVX2, AVX-512 and without either. (The bits of a NaN are not
@@ -178,7 +178,7 @@ mod tile;
 mod tree;
 mod walk;
 
-pub use context::{load, once, pjoin, reduce, reduce_into, round, stage_into, Context};
+pub use context::{load, once, pjoin, reduce, reduce_into, round, stage_into, sum, Context};
 pub use element::{Element, Output};
 pub use launch::{launch, LaunchError, RowBody};
 pub(crate) use launch::{launch_vec, Input, Starts};

@@ -29,8 +29,9 @@ macro_rules! scratch {
                     BUFFER.try_with(Cell::take).unwrap_or_default()
                 }
                 fn give_back(buffer: Vec<Self>) {
-                    // Dropped where there is no thread left to keep it for.
-                    if buffer.capacity() > KEEP / size_of::<$t>() {
+                    // Dropped where there is no thread left to keep it for; nothing to keep where no row
+                    // was staged.
+                    if buffer.capacity() == 0 || buffer.capacity() > KEEP / size_of::<$t>() {
                         return;
                     }
                     let _gone = BUFFER.try_with(|cell| cell.set(buffer));

@@ -133,6 +133,33 @@ fn live_lanes<const W: usize>(live: usize) -> &'static [u32] {
     &table[dead..dead + W]
 }
 
+/// Copies fewer than `LANES` elements: in steps of known length, each one a single move, where a
+/// copy of unknown length is a call.
+#[inline(always)]
+pub(crate) fn copy_short<T: Copy, R>(from: &[T], to: &mut [R], wrap: impl Fn(T) -> R) {
+    const { assert!(LANES == 32, "the steps below add up to 31") };
+    let len = from.len().min(to.len());
+    let mut at = 0;
+    for step in [16, 8, 4, 2, 1] {
+        if len & step != 0 {
+            if let (Some(to), Some(from)) = (to.get_mut(at..at + step), from.get(at..at + step)) {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = wrap(*from);
+                }
+            }
+            at += step;
+        }
+    }
+}
+
+/// The elements, fewer than `LANES`, and default ones after them.
+#[inline(always)]
+pub(crate) fn copy_partial<T: Copy + Default>(elements: &[T]) -> [T; LANES] {
+    let mut tile = [T::default(); LANES];
+    copy_short(elements, &mut tile, |value| value);
+    tile
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,5 +179,20 @@ mod tests {
         let tile = Tile::<f32, 4>::new([1.0; 4], 0, 9);
         assert!(tile.is_full());
         assert_eq!(tile.live(), 4);
+    }
+
+    #[test]
+    fn short_copies_move_every_element_and_no_more() {
+        let from: [u16; LANES] = std::array::from_fn(|i| i as u16 + 1);
+        for len in 0..LANES {
+            let tile = copy_partial(&from[..len]);
+            assert_eq!(tile[..len], from[..len]);
+            assert!(tile[len..].iter().all(|v| *v == 0));
+            let mut to = vec![99; len + 1];
+            let room = &mut to[..len];
+            copy_short(&from, room, |value| value);
+            assert_eq!(to[..len], from[..len]);
+            assert_eq!(to[len], 99);
+        }
     }
 }

@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 use super::cascade::Cascade;
 use super::element::{Element, Output};
 use super::isa::{Isa, Kernel};
-use super::op::States;
-use super::tile::{Tile, LANES};
+use super::monoids::Sum;
+use super::op::{ReduceOp, States};
+use super::tile::{copy_short, Tile, LANES};
 
 /// Tiles that a lane folds one after the other before its state is set aside and joined pairwise, so
 /// that rounding errors grow with 32 + log2 of the width and not with the width.
@@ -14,6 +15,11 @@ const CHAIN: usize = 32;
 
 /// The longest row that is walked as one chain of tiles, inline in the loop over rows.
 pub(crate) const SHORT: usize = CHAIN * LANES;
+
+/// The shortest row that is summed up by two states in turn, as longer ones are folded: with them come
+/// loads of whole cache lines ([`Isa::sum_pairs_f32`]). Sum of (512, 1000) f32 that begin 32 bytes into a
+/// line, on one thread: 30.1 us, now 26.3 (2026-11-30, 2-core x86-64 VM).
+pub(crate) const PAIRED: usize = 256;
 
 /// Elements of a longer row that two states fold side by side, tile by tile in turn, before they are
 /// joined and set aside. The additions to one state wait for each other: a loop of AVX-512 additions
@@ -43,7 +49,7 @@ pub(crate) fn segment_len(width: usize) -> usize {
 /// between live values and fill, of which the compiler makes vectors of two lanes (layer norm of
 /// (512, 1000) f32 on one thread: 543 us, now 337; 2026-11-29, 2-core x86-64 VM).
 #[inline(always)]
-pub(crate) fn map_tiles<I: Isa, T: Element, V: Copy, R>(
+pub(crate) fn map_tiles<const PREFETCHES: bool, I: Isa, T: Element, V: Copy, R>(
     isa: I,
     elements: &[T],
     room: &mut [R],
@@ -55,6 +61,9 @@ pub(crate) fn map_tiles<I: Isa, T: Element, V: Copy, R>(
     let (places, rest_places) = room.as_chunks_mut::<LANES>();
     let mut first = first;
     for (tile, place) in tiles.iter().zip(places) {
+        if PREFETCHES {
+            prefetch(tile);
+        }
         let values = visit(&Tile::new(T::widen(isa, tile), first, LANES));
         for (to, from) in place.iter_mut().zip(values) {
             *to = wrap(from);
@@ -62,8 +71,7 @@ pub(crate) fn map_tiles<I: Isa, T: Element, V: Copy, R>(
         first += LANES as i64;
     }
     if !rest.is_empty() {
-        let tile = load_partial(rest);
-        let values = visit(&Tile::new(T::widen(isa, &tile), first, rest.len()));
+        let values = visit(&Tile::new(T::widen_partial(isa, rest), first, rest.len()));
         copy_short(&values, rest_places, wrap);
     }
 }
@@ -106,7 +114,7 @@ fn fold<I: Isa, T: Element, K: Copy, S: States>(
             first += LANES as i64;
         }
         even = even.join(odd);
-        map_tiles(
+        map_tiles::<false, _, _, _, _>(
             isa,
             rest_of_chunk,
             rest_places,
@@ -124,15 +132,16 @@ fn fold<I: Isa, T: Element, K: Copy, S: States>(
     }
 }
 
-/// Bytes ahead of the elements at hand that are asked for. Of rows in L2 that begin in the middle of
-/// a cache line, as those of a large allocation do, every vector takes two lines, and waits for both:
-/// the same loop takes 219 ns, asked for 512 bytes ahead 198, 1024 182 and 2048 170 (2026-11-30,
-/// 2-core x86-64 VM).
-const PREFETCH: usize = 2048;
+/// Bytes ahead of the elements at hand that are asked for. A vector that lies in two cache lines, as
+/// those of a large allocation do, waits for both; and of what comes from beyond L2 too little is under
+/// way. Sums on one thread, without, 2048 and 4096 bytes ahead: (4096, 64) f32, in L2, 22.0, 17.2 and
+/// 17.2 us; (4096, 4096) f32 2.71, 2.68 and 2.55 ms, and with 8192 2.52, where (512, 1000) was slower
+/// again (2026-11-30, 2-core x86-64 VM).
+const PREFETCH: usize = 4096;
 
 /// Asks for the elements [`PREFETCH`] bytes after these to be brought near.
 #[inline(always)]
-fn prefetch<T, const N: usize>(elements: &[T; N]) {
+pub(crate) fn prefetch<T, const N: usize>(elements: &[T; N]) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..size_of_val(elements)).step_by(64) {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
@@ -177,6 +186,53 @@ where
     }
 }
 
+/// A segment of a row as work for an instruction set: summed up, to the bits that [`FoldSegment`] makes of
+/// it with a [`Sum`].
+pub(crate) struct SumSegment<'v, I, T> {
+    pub isa: I,
+    pub input: &'v [T],
+}
+
+impl<I: Isa, T: Element> Kernel for SumSegment<'_, I, T> {
+    type Output = Sum<T::Acc, 1>;
+
+    #[inline(always)]
+    fn call(self) -> Sum<T::Acc, 1> {
+        let mut cascade = Cascade::new();
+        let mut rest = self.input;
+        loop {
+            let (chunk, tail) = rest.split_at(rest.len().min(CHUNK));
+            let sum = sum_chunk(self.isa, chunk);
+            if tail.is_empty() {
+                let sum = cascade.finish_with(sum, ReduceOp::<LANES>::join);
+                return ReduceOp::<LANES>::reduce(sum);
+            }
+            cascade.push(sum, ReduceOp::<LANES>::join);
+            rest = tail;
+        }
+    }
+}
+
+/// The sum of at most [`CHUNK`] elements.
+#[inline(always)]
+pub(crate) fn sum_chunk<I: Isa, T: Element>(isa: I, chunk: &[T]) -> Sum<T::Acc> {
+    let (pairs, rest) = chunk.as_chunks::<{ 2 * LANES }>();
+    let mut sum = T::sum_pairs(isa, pairs);
+    map_tiles::<false, _, _, _, _>(
+        isa,
+        rest,
+        &mut vec![(); rest.len()],
+        0,
+        #[inline(always)]
+        |tile| {
+            sum.accumulate(tile);
+            [(); LANES]
+        },
+        same,
+    );
+    sum
+}
+
 /// A segment of a row whose results, what `tile_fn` makes of each tile, initialise all of `output`,
 /// which is as long as the input.
 pub(crate) struct EmitSegment<'v, I, T, U, F> {
@@ -216,7 +272,7 @@ pub(crate) fn emit_tiles<I, T, U, F>(
     U: Output<T::Acc>,
     F: Fn(&Tile<T::Acc>) -> [T::Acc; LANES],
 {
-    map_tiles(
+    map_tiles::<false, _, _, _, _>(
         isa,
         input,
         output,
@@ -241,35 +297,8 @@ where
     let side = side.get(tile.first() as usize..).unwrap_or(&[]);
     match side.first_chunk::<LANES>() {
         Some(full) => T::widen(isa, full),
-        None => T::widen(isa, &load_partial(side)),
+        None => T::widen_partial(isa, side),
     }
-}
-
-/// Copies fewer than `LANES` elements: in steps of known length, each one a single move, where a
-/// copy of unknown length is a call.
-#[inline(always)]
-fn copy_short<T: Copy, R>(from: &[T], to: &mut [R], wrap: impl Fn(T) -> R) {
-    const { assert!(LANES == 32, "the steps below add up to 31") };
-    let len = from.len().min(to.len());
-    let mut at = 0;
-    for step in [16, 8, 4, 2, 1] {
-        if len & step != 0 {
-            if let (Some(to), Some(from)) = (to.get_mut(at..at + step), from.get(at..at + step)) {
-                for (to, from) in to.iter_mut().zip(from) {
-                    *to = wrap(*from);
-                }
-            }
-            at += step;
-        }
-    }
-}
-
-/// The elements, fewer than `LANES`, and default ones after them.
-#[inline(always)]
-fn load_partial<T: Copy + Default>(elements: &[T]) -> [T; LANES] {
-    let mut tile = [T::default(); LANES];
-    copy_short(elements, &mut tile, same);
-    tile
 }
 
 #[cfg(test)]
@@ -292,20 +321,5 @@ mod tests {
             assert!(width.div_ceil(len) <= MAX_SEGMENTS, "{width}");
         }
         assert_eq!(segment_len(1000), SEGMENT);
-    }
-
-    #[test]
-    fn short_copies_move_every_element_and_no_more() {
-        let from: [u16; LANES] = std::array::from_fn(|i| i as u16 + 1);
-        for len in 0..LANES {
-            let tile = load_partial(&from[..len]);
-            assert_eq!(tile[..len], from[..len]);
-            assert!(tile[len..].iter().all(|v| *v == 0));
-            let mut to = vec![99; len + 1];
-            let room = &mut to[..len];
-            copy_short(&from, room, same);
-            assert_eq!(to[..len], from[..len]);
-            assert_eq!(to[len], 99);
-        }
     }
 }

@@ -1,10 +1,12 @@
 //! Runs an op along any dims: the kernels work on the last axis, so others are moved there, and
 //! several are merged into one.
 
+use std::borrow::Cow;
+
 use candle_core::shape::{Dim, Dims};
 use candle_core::{DType, Error as CandleError, Result, Tensor};
 
-use crate::custom_op::{apply, apply_to_columns, check};
+use crate::custom_op::{apply, apply_in_shape, apply_to_columns, check};
 use crate::error::Error;
 use crate::problem::{Op, RowResult, INTEGER_DTYPES};
 
@@ -12,7 +14,7 @@ use crate::problem::{Op, RowResult, INTEGER_DTYPES};
 pub(super) fn reduce<Ds: Dims>(op: Op, x: &Tensor, dims: Ds, keepdim: bool) -> Result<Tensor> {
     debug_assert_eq!(op.result(), RowResult::Scalar);
     let rows = Rows::new(op, x, dims, keepdim)?;
-    apply(op, &rows.x, &[])?.reshape(rows.result)
+    apply_in_shape(op, &rows.x, &[], Some(rows.result.into()))
 }
 
 /// A reduction with two results over `dims`.
@@ -30,31 +32,37 @@ pub(super) fn reduce_to_pair<Ds: Dims>(
 }
 
 /// A tensor with the dims to reduce as its last axis.
-struct Rows {
-    x: Tensor,
+struct Rows<'a> {
+    x: Cow<'a, Tensor>,
     /// The shape that the caller expects of a result.
     result: Vec<usize>,
 }
 
-impl Rows {
+impl<'a> Rows<'a> {
     /// The dims are merged in the order of the shape, whatever the order in which they are given,
     /// and the others are left in theirs, which makes the result contiguous. With no dims at all
     /// every element is a row of its own.
-    fn new<Ds: Dims>(op: Op, x: &Tensor, dims: Ds, keepdim: bool) -> Result<Self> {
+    fn new<Ds: Dims>(op: Op, x: &'a Tensor, dims: Ds, keepdim: bool) -> Result<Self> {
         let mut dims = indexes(op, x, dims)?;
         let widened = !op.takes_integers() && INTEGER_DTYPES.contains(&x.dtype());
         let dtype = if widened { DType::F64 } else { x.dtype() };
         check(op, dtype, x.shape(), &dims)?;
         dims.sort_unstable();
-        let kept: Vec<usize> = (0..x.rank()).filter(|i| !dims.contains(i)).collect();
-        let sizes = |of: &[usize]| of.iter().map(|i| x.dims()[*i]).collect::<Vec<_>>();
-        let result = if keepdim {
-            let size = |i| if dims.contains(&i) { 1 } else { x.dims()[i] };
-            (0..x.rank()).map(size).collect()
+        let mut result = Vec::with_capacity(x.rank());
+        let sizes = x.dims().iter().enumerate();
+        result.extend(sizes.filter_map(|(i, size)| match dims.contains(&i) {
+            true => keepdim.then_some(1),
+            false => Some(*size),
+        }));
+        let x = if widened {
+            Cow::Owned(to_f64(x)?)
         } else {
-            sizes(&kept)
+            Cow::Borrowed(x)
         };
-        let x = if widened { to_f64(x)? } else { x.clone() };
+        if dims == [x.rank().wrapping_sub(1)] {
+            return Ok(Rows { x, result });
+        }
+        let kept: Vec<usize> = (0..x.rank()).filter(|i| !dims.contains(i)).collect();
         let x = last(&x, &kept, &dims)?;
         let x = match dims.len() {
             0 => x.unsqueeze(x.rank())?,
@@ -65,7 +73,10 @@ impl Rows {
                 x.reshape([outer, &[width]].concat())?
             }
         };
-        Ok(Rows { x, result })
+        Ok(Rows {
+            x: Cow::Owned(x),
+            result,
+        })
     }
 }
 
@@ -87,8 +98,12 @@ fn to_f64(x: &Tensor) -> Result<Tensor> {
 pub(super) fn map<Dm: Dim>(op: Op, x: &Tensor, dim: Dm) -> Result<Tensor> {
     let dim = index(op, x, dim)?;
     check(op, x.dtype(), x.shape(), &[dim])?;
-    let kept: Vec<usize> = (0..x.rank()).filter(|i| *i != dim).collect();
-    let rows = last(x, &kept, &[dim])?;
+    let rows = if dim + 1 == x.rank() {
+        x.clone()
+    } else {
+        let kept: Vec<usize> = (0..x.rank()).filter(|i| *i != dim).collect();
+        last(x, &kept, &[dim])?
+    };
     if let Some(y) = apply_to_columns(op, &rows, dim)? {
         return Ok(y);
     }

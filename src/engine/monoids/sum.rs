@@ -21,6 +21,14 @@ impl<T: Number> Sum<T, 1> {
     }
 }
 
+impl<T, const W: usize> Sum<T, W> {
+    /// The state that holds these sums.
+    #[inline(always)]
+    pub(crate) fn of_lanes(lanes: [T; W]) -> Self {
+        Sum(lanes)
+    }
+}
+
 impl<T: Number, const W: usize> ReduceOp<W> for Sum<T, W> {
     type Value = T;
     type Single = Sum<T, 1>;
