@@ -367,7 +367,7 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
         const A mean = divide(state.total, n);
         const A mean_along = divide(along, n);
         OutputRow<Ctx, T> out(row, axis_size, ctx, this->dx);
-        const auto emit_row = [&](auto hat, A after) {
+        const auto emit_row = [&](auto hat, A inverse, A after) {
             reduce(row, axis_size, ctx, [&](const auto& tile) {
                 in.select(tile);
                 grads.select(tile);
@@ -382,7 +382,7 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
                         sums.add_product(0, e, g, h);
                         sums.add(1, e, g);
                     }
-                    return fused(-h, mean_along, fused(g, w, -mean)) * c.inverse * after;
+                    return fused(-h, mean_along, fused(g, w, -mean)) * inverse * after;
                 });
                 sums.close(tile);
             });
@@ -391,9 +391,12 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
         // their spread, and whose results the instructions bound, for a mean in two parts.
         const A shift = -(c.mean + c.rest) * c.inverse;
         if (sizeof(T) == 2 && c.scale == A(1) && absolute(shift) <= A(0.5)) {
-            emit_row([&](A v) { return fused(v, c.inverse, shift); }, A(1));
+            emit_row([&](A v) { return fused(v, c.inverse, shift); }, c.inverse, A(1));
         } else {
-            emit_row(normalised, c.scale);
+            // Of a constant row eps may vanish beside the scale, and inverse is the largest number then.
+            const bool is_flat = this->eps > 0 && c.inverse >= Limits<A>::largest();
+            emit_row(normalised, is_flat ? inverse_square_root(static_cast<A>(this->eps)) : c.inverse,
+                     is_flat ? A(1) : c.scale);
         }
         sums.end_row();
     }

@@ -405,12 +405,12 @@ fn side<'a, T: Dtype<Accumulator: WithDType>>(
         return Ok(None);
     };
     if view.dtype == T::Accumulator::DTYPE {
-        let side = OperandRows::<T::Accumulator>::of(problem, operands, index)?;
-        return Ok(side.map(|side| Cow::Borrowed(side.row(0))));
+        let side = OperandRows::<T::Accumulator>::required(problem, operands, index)?;
+        return Ok(Some(Cow::Borrowed(side.row(0))));
     }
-    let side = OperandRows::<T>::of(problem, operands, index)?;
+    let side = OperandRows::<T>::required(problem, operands, index)?;
     let wide = |v: &T| <T::Accumulator as Float>::from_f64(v.to_f64());
-    Ok(side.map(|side| side.row(0).iter().map(wide).collect()))
+    Ok(Some(side.row(0).iter().map(wide).collect()))
 }
 
 /// A checked problem with its input.

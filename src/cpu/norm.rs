@@ -341,8 +341,9 @@ pub(super) struct Centring<A> {
     pub residual: A,
     /// `rstd`, or 0 for a row of one value, whose deviations are what rounding has left.
     pub inverse: A,
-    /// The inverse root of the variance plus eps.
-    pub rstd: A,
+    /// The inverse root of the variance plus eps of the row as it is, in two factors, since together they may
+    /// be no number.
+    pub rstd: [A; 2],
 }
 
 /// Both the variance and the deviations are corrected by what the rounded mean lacks.
@@ -367,14 +368,19 @@ pub(super) fn centring<T: Dtype, C: Context>(
     // the largest number.
     let largest = T::Accumulator::LARGEST.to_f64();
     let rstd = variance.sqrt().recip();
+    let is_flat = rstd > largest && eps > 0.0;
     let rstd = T::Accumulator::from_f64(if rstd > largest { largest } else { rstd });
+    let flat = T::Accumulator::from_f64(eps.sqrt().recip());
     let constant = moments.mean_square > 0.0 && moments.of_constant(row, ctx);
     Centring {
         scale,
         mean: moments.mean,
         residual: T::Accumulator::from_f64(moments.residual),
         inverse: if constant { T::Accumulator::ZERO } else { rstd },
-        rstd,
+        rstd: match is_flat {
+            true => [flat, T::Accumulator::ONE],
+            false => [rstd, scale],
+        },
     }
 }
 

@@ -102,7 +102,7 @@ impl<T: Dtype, const CENTRED: bool> RowBody for Gradient<'_, T, CENTRED> {
                     mean: T::Accumulator::ZERO,
                     residual: T::Accumulator::ZERO,
                     inverse: root.inverse,
-                    rstd: root.inverse,
+                    rstd: [root.inverse, root.scale],
                 };
                 (c, root.is_eps)
             }
@@ -165,7 +165,7 @@ impl<T: Dtype, const CENTRED: bool> RowBody for Gradient<'_, T, CENTRED> {
             |x| {
                 let (h, mut t) = parts(x);
                 for (t, h) in t.iter_mut().zip(h) {
-                    *t = t.sub(total).sub(h.mul(along)).mul(c.rstd).mul(c.scale);
+                    *t = t.sub(total).sub(h.mul(along)).mul(c.rstd[0]).mul(c.rstd[1]);
                 }
                 t
             },
@@ -208,7 +208,7 @@ impl<I: Isa, T: Dtype> Kernel for BandSum<'_, I, T> {
                     mean,
                     residual,
                     inverse,
-                    rstd: inverse,
+                    rstd: [inverse, scale],
                 };
                 let start = view.start(row) + k * COLUMNS;
                 let x = self.launch.x.get(start..start + out.len()).unwrap_or(&[]);

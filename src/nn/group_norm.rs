@@ -6,7 +6,7 @@ use candle_nn::{Init, Module, VarBuilder};
 use super::checks::{check_eps, check_float, check_side};
 use super::compute_dtype;
 use crate::error::Error;
-use crate::ops;
+use crate::ops::{self, NormOptions};
 
 const OP: &str = "group-norm";
 
@@ -123,18 +123,12 @@ impl Module for GroupNorm {
             .to_dtype(wide)?
             .reshape(per_channel.as_slice())?;
         let bias = self.bias.to_dtype(wide)?.reshape(per_channel)?;
-        normalise(&groups, self.eps)?
+        ops::layer_norm_with(&groups, &NormOptions::new(self.eps))?
             .reshape(x.shape())?
             .broadcast_mul(&weight)?
             .broadcast_add(&bias)?
             .to_dtype(x.dtype())
     }
-}
-
-/// Layer norm of the last dim without weight and bias.
-fn normalise(rows: &Tensor, eps: f64) -> Result<Tensor> {
-    let zero = Tensor::zeros(rows.dims()[rows.rank() - 1], rows.dtype(), rows.device())?;
-    ops::layer_norm(rows, &(&zero + 1.)?, &zero, eps)
 }
 
 /// `candle_nn::group_norm`: a [`GroupNorm`] with its weight and bias from `vb`.

@@ -2,7 +2,8 @@
 //!
 //! What holds for every op here:
 //!
-//! - **Dims.** Softmax and its logarithm go along any dim, norms and losses along the last. Reductions go over
+//! - **Dims.** Softmax, its logarithm and [`l2_normalize`] go along any dim, the other norms and losses along the
+//!   last. Reductions go over
 //!   one dim or several, given as to candle's own; several are one axis, in the order of the shape,
 //!   and with none (`()`) every element is a row of its own. Each reduction has a twin that keeps
 //!   the dims as axes of length 1.
@@ -23,8 +24,9 @@
 //!   nothing, and their indices, are an error.
 //! - **Gradients.** Every op records its backward pass, for every layout, except [`argmax`],
 //!   [`argmin`], [`any`] and [`all`], which have no derivative. Where a function has none at a point
-//!   (a norm at zeros, [`std`](fn@std) of equal values), the gradient is exactly 0. Gradients of half types are computed in f32 and rounded once. As in candle,
-//!   the gradient itself is part of no graph, unless the environment variable
+//!   (a norm at zeros, [`std`](fn@std) of equal values), the gradient is exactly 0. Gradients of half types
+//!   are computed in f32 and rounded once; those of a weight or a bias are sums over all rows, in an order that
+//!   follows from the shape. As in candle, the gradient itself is part of no graph, unless the environment variable
 //!   `CANDLE_GRAD_DO_NOT_DETACH` asks for that (for second derivatives).
 //! - **Losses.** [`cross_entropy`] takes classes beside rows of logits; its own docs say what holds for it.
 //! - **Clusters.** [`cluster_allreduce`] and [`cluster_allgather`] are exchanges between vectors and no
