@@ -101,9 +101,11 @@ pub(super) fn max_cluster() -> Result<usize> {
 /// Whether a kernel is built for `plan`; needs no GPU.
 #[cfg(test)]
 pub(super) fn has_kernel(problem: &Problem, plan: &Plan) -> Result<()> {
+    // Null is an operand that was left out.
+    let address = |i: usize| problem.operands[i].map_or(0, |_| 1 << 8);
     let addresses = Addresses {
         x: 0,
-        operands: [0; MAX_OPERANDS],
+        operands: std::array::from_fn(address),
         results: [0; MAX_RESULTS],
         workspace: 0,
     };
