@@ -136,8 +136,8 @@ mod cuda {
         compile_group(root, nvcc, "rowwise_norms", norms, 3, true);
         let others = others.into_iter().chain([root.join("cuda/abi.cu")]);
         compile_group(root, nvcc, "rowwise_kernels", others.collect(), 4, true);
-        // But for one: of half types, layer norm's gradient in a cluster keeps 4 of a lane's 64 sums in memory
-        // (32 bytes), and reads and writes them once a row. That way it runs at 0.83 of copy speed at
+        // But for these: of half types, layer norm's gradient in a cluster, and of f16 in a block, keeps a few of
+        // a lane's 64 sums in memory (32 bytes). That way it runs in a cluster at 0.83 of copy speed at
         // (8192, 32768) bf16, with tiles of half as many at 0.60 (H200, 2026-11-30).
         compile_group(root, nvcc, "rowwise_norm_gradients", gradients, 3, false);
     }

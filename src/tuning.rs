@@ -48,8 +48,9 @@ pub const SPLIT_K_BLOCKS: usize = 2;
 /// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
 /// shift, does not.
 ///
-/// Likewise cross-entropy of f64 (16 bytes) and its gradient (8 and more), and layer norm whose sides are not both there and
-/// of its own dtype, or with a residual, of f16 (52), bf16 (56) and f64 (4), and the gradients of norms.
+/// Likewise cross-entropy of f64 (16 bytes) and its gradient (8 and more), layer norm whose sides are not both
+/// there and of its own dtype, or with a residual, of f16 (52), bf16 (56) and f64 (4), and the gradients of
+/// norms.
 pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
     let dtype = problem.dtype;
     let general_layer_norm = vectors == 8 && dtype != DType::F32;
@@ -178,7 +179,8 @@ const MOST_SUMS: usize = 1 << 25;
 /// Bands of rows for which sums over rows are kept (see [`crate::problem::RowResult::Bands`]), or whose rows
 /// are staged one ahead of the other: as many as an H200 holds blocks or clusters at once, whatever the device,
 /// so that the order of the sums is everywhere the same. With a few more, their last ones run alone: the
-/// gradient of rms norm at (8192, 32768) bf16 took 454 us in 62 bands and 968 in 66 (H200, 2026-11-30).
+/// gradient of rms norm at (8192, 32768) bf16 took 657 us in 60 bands and 968 in 66, in one run before weights
+/// were staged (H200, 2026-11-30).
 pub fn row_bands(op: Op, rows: usize, width: usize, element_bytes: usize) -> usize {
     let shape = chunk_shape(op, width.max(1), element_bytes);
     let chunk = shape.lanes * shape.vectors * VECTOR_BYTES / element_bytes;
@@ -206,9 +208,9 @@ pub fn row_bands(op: Op, rows: usize, width: usize, element_bytes: usize) -> usi
 }
 
 /// Words of [`VECTOR_BYTES`] that a lane stages for each vector of its tile of an op whose rows are staged one
-/// ahead of the other: two turns of two rows, and a vector that all rows share in what is computed in. With rows
-/// loaded when their turn comes, the gradient of rms norm at (32768, 4096) bf16 ran at 0.83 of copy speed,
-/// staged at 0.93; at (8192, 32768) 0.62 and 0.86 (H200, 2026-11-30).
+/// ahead of the other: two turns of two rows, and a vector that all rows share in what is computed in. With
+/// both loaded when they are needed, the gradient of rms norm at (32768, 4096) bf16 ran at 0.83 of copy speed,
+/// staged at 0.93; at (8192, 32768) 0.62 and 0.86 (H200, 2026-11-30, two runs).
 pub const fn words_ahead(element_bytes: usize) -> usize {
     if element_bytes == 2 {
         6

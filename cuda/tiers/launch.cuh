@@ -56,6 +56,7 @@ struct MadeOfBands {
     using Cluster = VectorList<4>;
     using Streaming = VectorList<4>;
 };
+
 // Calls f with the vector count as a compile-time constant; RW_NO_KERNEL where the list lacks it, or it is
 // more than Most.
 template <int Most, class F, int... Vs>
