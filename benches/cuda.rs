@@ -17,6 +17,7 @@ use candle_core::cuda_backend::cudarc::driver::{sys::CUevent_flags, CudaStream};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, DType, Device, Layout, Shape, Storage, Tensor};
 use candle_rowwise::cuda::run_into;
+use candle_rowwise::plan::{DeviceLimits, Plan};
 use candle_rowwise::problem::{
     accumulator_dtype, CrossEntropy, Op, Operand, OperandDType, OperandKind, Problem, RowResult,
 };
@@ -30,7 +31,7 @@ struct Options {
     /// Only this dtype: bf16, f16, f32 or f64.
     #[arg(long)]
     dtype: Option<String>,
-    /// Only this shape, as ROWSxWIDTH.
+    /// Only this shape: ROWSxWIDTH, or OUTERxWIDTHxINNER for rows that are columns in memory.
     #[arg(long)]
     shape: Option<String>,
     /// Only the shapes that docs/performance.md has bounds for.
@@ -44,7 +45,12 @@ struct Options {
     bench: bool,
 }
 
+/// Outer index, width of a row, and rows that lie side by side: 1 where rows are contiguous.
+type Dims = (usize, usize, usize);
+
 const QUICK_SHAPES: [(usize, usize); 3] = [(32768, 4096), (16384, 8192), (16384, 16384)];
+/// Reduced over the first axis, and over the middle one, of ops that read columns where they lie.
+const COLUMN_SHAPES: [Dims; 2] = [(1, 16384, 8192), (64, 4096, 512)];
 const SHAPES: [(usize, usize); 12] = [
     (262144, 256),
     (131072, 512),
@@ -88,25 +94,39 @@ fn main() -> Result<()> {
         .transpose()
         .context("the CSV file")?;
     if let Some(csv) = &mut csv {
-        writeln!(csv, "op,dtype,rows,width,us,gbs,copy_us,fraction")?;
+        writeln!(csv, "op,dtype,shape,us,gbs,copy_us,fraction")?;
     }
-    let shapes = match &options.shape {
+    let shapes: Vec<Dims> = match &options.shape {
         Some(text) => vec![parse_shape(text)?],
-        None if options.quick => QUICK_SHAPES.to_vec(),
-        None => SHAPES.to_vec(),
+        None => {
+            let rows: &[_] = if options.quick {
+                &QUICK_SHAPES
+            } else {
+                &SHAPES
+            };
+            let rows = rows.iter().map(|(rows, width)| (*rows, *width, 1));
+            rows.chain(COLUMN_SHAPES).collect()
+        }
     };
     let dtypes = match options.dtype.as_deref() {
         None => vec![DType::BF16, DType::F32],
         Some(name) => vec![name.parse()?],
     };
     for dtype in dtypes {
-        for &(rows, width) in &shapes {
+        for &dims in &shapes {
+            let (outer, width, inner) = dims;
+            let shown = match inner {
+                1 => format!("{outer}x{width}"),
+                _ => format!("{outer}x{width}x{inner}"),
+            };
             for op in ops() {
                 let wanted = options.op.as_ref().is_none_or(|o| op.name().contains(o));
                 if !wanted || (options.quick && op.result() == RowResult::Scalar) {
                     continue;
                 }
-                let case = Case::new(op, dtype, rows, width, &device)?;
+                let Some(case) = Case::new(op, dtype, dims, &device)? else {
+                    continue;
+                };
                 let seconds = case.time(&stream)?;
                 case.check()?;
                 let copy = case.time_copy(&stream)?;
@@ -117,12 +137,12 @@ fn main() -> Result<()> {
                     "{:28} {:5} {:>15} {us:>10.2} {gbs:>8.0} {copy_us:>10.2} {fraction:>8.3}  ok",
                     op.name(),
                     dtype.as_str(),
-                    format!("{rows}x{width}"),
+                    shown,
                 );
                 if let Some(csv) = &mut csv {
                     writeln!(
                         csv,
-                        "{},{},{rows},{width},{us:.3},{gbs:.1},{copy_us:.3},{fraction:.4}",
+                        "{},{},{shown},{us:.3},{gbs:.1},{copy_us:.3},{fraction:.4}",
                         op.name(),
                         dtype.as_str()
                     )?;
@@ -133,11 +153,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn parse_shape(text: &str) -> Result<(usize, usize)> {
-    let Some((rows, width)) = text.split_once('x') else {
-        bail!("a shape is ROWSxWIDTH, such as 32768x4096, not {text}");
-    };
-    Ok((rows.parse()?, width.parse()?))
+fn parse_shape(text: &str) -> Result<Dims> {
+    let sizes: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
+    match sizes?[..] {
+        [rows, width] => Ok((rows, width, 1)),
+        [outer, width, inner] => Ok((outer, width, inner)),
+        _ => bail!("a shape is ROWSxWIDTH, such as 32768x4096, or OUTERxWIDTHxINNER, not {text}"),
+    }
 }
 
 /// The ops that are timed: those of [`Op::ALL`], and the gradients' kernels.
@@ -175,6 +197,7 @@ fn is_given(op: Op, operand: &Operand) -> bool {
 /// One op on one shape, with its rotating inputs and outputs.
 struct Case {
     problem: Problem,
+    dims: Dims,
     sets: Vec<Set>,
 }
 
@@ -186,7 +209,12 @@ struct Set {
 }
 
 impl Case {
-    fn new(op: Op, dtype: DType, rows: usize, width: usize, device: &Device) -> Result<Self> {
+    /// `None` for rows in columns of an op that reads none.
+    fn new(op: Op, dtype: DType, dims: Dims, device: &Device) -> Result<Option<Self>> {
+        let (outer, width, inner) = dims;
+        if inner > 1 && !op.operands().is_empty() {
+            return Ok(None);
+        }
         let random = |shape: &Shape, dtype: DType| -> Result<Tensor> {
             Ok(match dtype {
                 // Classes.
@@ -196,7 +224,14 @@ impl Case {
                 dtype => Tensor::randn(0f32, 1f32, shape, device)?.to_dtype(dtype)?,
             })
         };
-        let shape = Shape::from((rows, width));
+        let shape = match inner {
+            1 => Shape::from((outer, width)),
+            _ => Shape::from(dims),
+        };
+        let layout = match inner {
+            1 => Layout::contiguous(&shape),
+            _ => Layout::contiguous(&shape).transpose(1, 2)?,
+        };
         let kinds: Vec<_> = op
             .operands()
             .iter()
@@ -229,7 +264,10 @@ impl Case {
             .iter()
             .map(|kind| kind.as_ref().map(|(layout, dtype)| (layout, *dtype)))
             .collect();
-        let problem = Problem::new(op, &Layout::contiguous(&shape), dtype, &layouts)?;
+        let problem = Problem::new(op, &layout, dtype, &layouts)?;
+        if inner > 1 && Plan::select(&problem, &DeviceLimits::H200).is_err() {
+            return Ok(None);
+        }
         let count = (ROTATION_BYTES / problem.ideal_bytes().max(1)).clamp(2, 4096);
         let sets = (0..count).map(|_| {
             let operands = kinds.iter().zip(&shared);
@@ -255,7 +293,11 @@ impl Case {
         });
         let sets = sets.collect::<Result<_>>()?;
         device.synchronize()?;
-        Ok(Self { problem, sets })
+        Ok(Some(Self {
+            problem,
+            dims,
+            sets,
+        }))
     }
 
     fn launch(&self, set: &Set) -> Result<()> {
@@ -326,6 +368,15 @@ impl Case {
         Ok(())
     }
 
+    /// A row of a tensor that lies as the input does.
+    fn row(&self, t: &Tensor, row: usize) -> Result<Tensor> {
+        let (_, _, inner) = self.dims;
+        Ok(match inner {
+            1 => t.get(row)?,
+            _ => t.get(row / inner)?.narrow(1, row % inner, 1)?,
+        })
+    }
+
     fn check_set(&self, set: &Set, y: &Tensor, close: impl Fn(f64, f64) -> bool) -> Result<()> {
         let Problem {
             op, rows, width, ..
@@ -334,7 +385,7 @@ impl Case {
             Ok(t.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()?)
         };
         for row in [0, rows / 2, rows - 1] {
-            let x = f64s(&set.x.get(row)?)?;
+            let x = f64s(&self.row(&set.x, row)?)?;
             let beside = set.operands.iter().zip(op.operands());
             let beside = beside.map(|(tensor, operand)| match tensor {
                 Some(vector) if operand.kind == OperandKind::Vector => f64s(vector),
@@ -350,7 +401,11 @@ impl Case {
                 _ => x,
             };
             let expected = reference(op, &x, &beside);
-            for (i, (got, want)) in f64s(&y.get(row)?)?.iter().zip(&expected).enumerate() {
+            let y = match op.is_reduction() {
+                true => y.flatten_all()?.narrow(0, row, 1)?,
+                false => self.row(y, row)?,
+            };
+            for (i, (got, want)) in f64s(&y)?.iter().zip(&expected).enumerate() {
                 if !close(*got, *want) {
                     bail!(
                         "{} {rows}x{width}: row {row}, element {i}: {got}, f64 says {want}",

@@ -96,12 +96,12 @@ public:
         return own_;
     }
 
-    // `data` is the panel's first element. `Ready` is called before the first write.
+    // `data` is the panel's first element. `Ready` is called before the first write, and may hold a barrier:
+    // all threads of the block come to it together, those that have nothing to move as well.
     template <class Ready>
     RW_DEVICE void turn_in(const T* data, i64 stride, Ready ready) {
         const bool aligned = is_vector_aligned(data) && stride % W == 0;
-        bool first = true;
-        for_each_batch([&](int count, auto place) {
+        for_each_batch([&](bool first, int count, auto place) {
             Vector<T> read[kSteps][kPerWord];
 #pragma unroll
             for (int s = 0; s < kSteps; ++s) {
@@ -115,7 +115,6 @@ public:
             }
             if (first) {
                 ready();
-                first = false;
             }
 #pragma unroll
             for (int s = 0; s < kSteps; ++s) {
@@ -130,14 +129,11 @@ public:
                 }
             }
         });
-        if (first) {
-            ready();
-        }
     }
 
     RW_DEVICE void turn_out(T* data, i64 stride) {
         const bool aligned = is_vector_aligned(data) && stride % W == 0;
-        for_each_batch([&](int count, auto place) {
+        for_each_batch([&](bool, int count, auto place) {
 #pragma unroll
             for (int s = 0; s < kSteps; ++s) {
                 if (s < count) {
@@ -166,21 +162,25 @@ private:
         bool exists;
     };
 
+    // As often for each warp, and once at least: a warp that has no steps left has a count below 1.
     template <class F>
     RW_DEVICE void for_each_batch(F f) {
         const int warp = threadIdx.x / kWarpSize;
         const int warps = blockDim.x / kWarpSize;
         const int all = steps_ * g_.repeats;
-        for (int step = warp; step < all; step += warps * kSteps) {
+        int start = 0;
+        do {
+            const int step = start + warp;
             const int count = min_of(kSteps, (all - step + warps - 1) / warps);
-            f(count, [&](int s) {
+            f(start == 0, count, [&](int s) {
                 const int index = step + s * warps;
                 const int repeat = g_.repeats == 1 ? 0 : index / steps_;
                 const int unit =
                     first_unit_ + (index - repeat * steps_) * per_step_ + lane_id() / g_.groups;
                 return Place{repeat * g_.groups + lane_id() % g_.groups, unit, unit < end_unit_};
             });
-        }
+            start += warps * kSteps;
+        } while (start < all);
     }
 
     RW_DEVICE int swizzle(int group) const {

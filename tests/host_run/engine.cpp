@@ -140,6 +140,7 @@ struct Fiber {
     uint32_t cluster_phase = 0;
     uint16_t warp_epoch = 0;             // whole-warp barriers passed
     uint16_t seen[kBarriers] = {};       // phases of each byte barrier known to have ended
+    std::vector<Copy> copies;            // asked for, and not yet made
 };
 
 struct Pending {
@@ -225,7 +226,7 @@ struct Push {
 struct Buffer {
     uintptr_t begin, end;
     rw_host_run_access access;
-    std::vector<unsigned char> written;
+    std::vector<uint32_t> written;  // by whom, as writer() numbers threads; 0: nobody
 };
 
 struct Engine {
@@ -500,6 +501,7 @@ void Engine::start_block(Block& block, uint32_t index) {
         fiber.cluster_phase = 0;
         fiber.warp_epoch = 0;
         std::memset(fiber.seen, 0, sizeof fiber.seen);
+        fiber.copies.clear();
         wake(&fiber);
     }
 }
@@ -576,6 +578,9 @@ void Engine::leave() {
     }
     if (block.at_barrier > 0) {
         fail("leaves the kernel while %u threads of its block wait at a barrier for it", block.at_barrier);
+    }
+    if (!fiber.copies.empty()) {
+        fail("leaves the kernel with %zu copies that it has not waited for", fiber.copies.size());
     }
     Warp& warp = block.warps[fiber.index / kLanes];
     const uint32_t lane = 1u << fiber.index % kLanes;
@@ -1149,6 +1154,55 @@ bool run(const Launch& launch) {
     return the_engine.run(launch);
 }
 
+namespace {
+
+// A device thread's number among those of its launch, from 1.
+uint32_t writer(const Fiber& fiber) {
+    const Index &grid = fiber.self.grid, &at = fiber.self.block;
+    return ((at.z * grid.y + at.y) * grid.x + at.x) * fiber.block->threads + fiber.index + 1;
+}
+
+}  // namespace
+
+void writes_again(const void* address, size_t bytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(address);
+    for (Buffer& buffer : the_engine.buffers) {
+        for (size_t i = 0; i < bytes && the_engine.checks_accesses; ++i) {
+            const size_t at = begin + i - buffer.begin;
+            if (buffer.access != RW_HOST_RUN_WRITE_ONCE || at >= buffer.written.size()) {
+                continue;
+            }
+            if (buffer.written[at] != writer(*running)) {
+                fail("writes byte %zu of an output again, which it has not written", at);
+            }
+            buffer.written[at] = 0;
+        }
+    }
+}
+
+void copy_later(void* to, const void* from) {
+    Block& block = *running->block;
+    const uint32_t offset = shared_address(to);
+    check_shared(block, offset, sizeof(uint32_t[4]), true);
+    std::memset(to, 0xff, sizeof(uint32_t[4]));
+    for (uint32_t i = offset; i < offset + sizeof(uint32_t[4]); ++i) {
+        block.bytes[i].write.thread = kNobody;
+    }
+    running->copies.push_back({to, from});
+}
+
+bool next_copy(Copy& copy) {
+    if (running->copies.empty()) {
+        return false;
+    }
+    // In any order.
+    std::vector<Copy>& copies = running->copies;
+    std::swap(copies[the_engine.draw(copies.size())], copies.back());
+    copy = copies.back();
+    copies.pop_back();
+    return true;
+}
+
 // ---------------------------------------------------------------- every access
 
 namespace {
@@ -1187,6 +1241,7 @@ void on_access(const void* pointer, size_t bytes, bool writes) {
         if (buffer.access == RW_HOST_RUN_WRITE_ONCE && !writes) {
             fail("reads from an output at byte %zu", first);
         }
+        const uint32_t self = writer(*fiber);
         for (size_t i = first; i < first + bytes && !buffer.written.empty(); ++i) {
             // The padding of a state that has been written is read as well, word by word.
             if (!writes && !buffer.written[i] && !buffer.written[i - i % 8]) {
@@ -1195,7 +1250,7 @@ void on_access(const void* pointer, size_t bytes, bool writes) {
             if (buffer.access == RW_HOST_RUN_WRITE_ONCE && buffer.written[i]) {
                 fail("writes byte %zu of an output, which has been written before", i);
             }
-            buffer.written[i] |= writes;
+            buffer.written[i] = writes ? self : buffer.written[i];
         }
         return;
     }

@@ -132,6 +132,38 @@ __global__ void written_twice(Buffers b) {
     }
 }
 
+__global__ void written_again(Buffers b) {
+    b.output[threadIdx.x] = 0;
+    store_again(b.output + threadIdx.x, b.input[threadIdx.x]);
+}
+
+__global__ void written_again_by_another(Buffers b) {
+    const int thread = threadIdx.x;
+    b.output[thread] = b.input[thread];
+    sync_block();
+    if (thread == 1) {
+        store_again(b.output, b.input[0]);
+    }
+}
+
+// Each thread has a vector of the input copied, and reads it.
+enum class Wait { kDone, kForgotten, kTooLate };
+
+template <Wait W>
+__global__ void copied(Buffers b) {
+    RW_SHARED(vectors, Word4[kThreads]);
+    const int thread = threadIdx.x;
+    copy_async(vectors + thread, b.input + thread / 4 * 4);
+    if (W == Wait::kDone) {
+        wait_for_copies();
+    }
+    const float value = bits_to_float(vectors[thread].word[thread % 4]);
+    if (W == Wait::kTooLate) {
+        wait_for_copies();
+    }
+    b.output[thread] = value;
+}
+
 __global__ void not_written(Buffers b) {
     if (threadIdx.x != 5) {
         b.output[threadIdx.x] = b.input[threadIdx.x];
@@ -200,6 +232,11 @@ const Fault kFaults[] = {
     {beyond_the_input, 1},
     {beyond_the_output, 1},
     {written_twice, 1},
+    {written_again, 1},
+    {written_again_by_another, 1},
+    {copied<Wait::kDone>, 1},
+    {copied<Wait::kForgotten>, 1},
+    {copied<Wait::kTooLate>, 1},
     {not_written, 1},
     {signed_overflow, 1},
 };

@@ -136,7 +136,12 @@ fn assert_words(what: &str, got: &Tensor, expected: &[u32]) -> Result<()> {
 fn every_size_and_width(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         for ranks in 1..=16 {
-            for width in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 67] {
+            let widths: &[usize] = devices::at_pace(
+                &[1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 67],
+                &[1, 3, 67],
+                &[1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 67],
+            );
+            for &width in widths {
                 let shape = [3, ranks, width];
                 let x = words(dtype, 3 * ranks * width);
                 let t = tensor_of(&x, shape, dtype, device)?;
@@ -160,9 +165,9 @@ fn every_size_and_width(device: &Device) -> Result<()> {
 
 /// More clusters than fit on a device at once.
 fn many_clusters(device: &Device) -> Result<()> {
-    let shape = [5000, 4, 6];
+    let shape = [devices::at_pace(5000, 500, 5000), 4, 6];
     for dtype in DTYPES {
-        let x = words(dtype, 5000 * 4 * 6);
+        let x = words(dtype, shape.iter().product());
         let t = tensor_of(&x, shape, dtype, device)?;
         for combine in exchanges() {
             let what = format!("{combine:?} {dtype:?}");
@@ -289,7 +294,7 @@ on_devices! {
 #[test]
 fn a_thousand_in_a_row_cuda() -> Result<()> {
     use candle_rowwise::ops::{cluster_trial, Trial};
-    const REPEATS: u32 = 1000;
+    let repeats = devices::at_pace(1000, 20, 20);
     let Some(device) = devices::cuda("a_thousand_in_a_row_cuda") else {
         return Ok(());
     };
@@ -310,7 +315,7 @@ fn a_thousand_in_a_row_cuda() -> Result<()> {
             let t = tensor_of(&x, shape, dtype, device)?;
             for combine in exchanges() {
                 let mut all = vec![0; expected(combine, dtype, &x, shape).len()];
-                for k in 0..REPEATS {
+                for k in 0..repeats {
                     let varied: Vec<u32> = x.iter().map(|w| w ^ k).collect();
                     for (all, word) in all.iter_mut().zip(expected(combine, dtype, &varied, shape))
                     {
@@ -320,7 +325,7 @@ fn a_thousand_in_a_row_cuda() -> Result<()> {
                 for single_slot in [false, true] {
                     for (late, lingering) in [(0, ranks - 1), (ranks - 1, 0)] {
                         let trial = Trial {
-                            repeats: REPEATS,
+                            repeats,
                             single_slot,
                             late_rank: Some(late),
                             lingering_rank: Some(lingering),

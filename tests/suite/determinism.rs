@@ -38,7 +38,7 @@ fn batch_and_position(device: &Device) -> Result<()> {
         }
         let alone = run(op, row, sides)?;
         let sizes: &[usize] = match width {
-            0..=1025 if !devices::is_host_run() => &[1, 2, 31, 128, 257],
+            0..=1025 if devices::at_pace(true, false, false) => &[1, 2, 31, 128, 257],
             // Making 31 of the longest rows takes longer than all else here, and it is on the GPU
             // that the number of long rows decides who works on one.
             5000.. if row.device().is_cpu() => &[1, 2, 7],
@@ -104,7 +104,7 @@ fn unlike_neighbours(device: &Device) -> Result<()> {
 
 /// Twenty times the same.
 fn repeats(device: &Device) -> Result<()> {
-    let times = if devices::is_host_run() { 3 } else { 20 };
+    let times = devices::at_pace(20, 3, 3);
     for_each_row(device, |what, op, row, sides| {
         if too_long(row.dim(1)?) {
             return Ok(());

@@ -29,7 +29,7 @@ const OVERFLOW: Shows = Abort("heap-buffer-overflow");
 
 /// The kernels of tests/host_run/faults.cu in their order, and how each shows where every access is
 /// checked, and where the sanitizers are at work.
-const FAULTS: [(&str, Shows, Shows); 21] = [
+const FAULTS: [(&str, Shows, Shows); 26] = [
     ("sound", Never, Never),
     ("exchange", Never, Never),
     (
@@ -101,6 +101,19 @@ const FAULTS: [(&str, Shows, Shows); 21] = [
     ("beyond_the_input", Error(&["in no buffer"]), OVERFLOW),
     ("beyond_the_output", Error(&["in no buffer"]), OVERFLOW),
     ("written_twice", Error(&["written before"]), Unseen),
+    ("written_again", Never, Never),
+    (
+        "written_again_by_another",
+        Error(&["which it has not written"]),
+        Unseen,
+    ),
+    ("copied", Never, Never),
+    (
+        "copied_not_awaited",
+        Error(&["nobody has written", "has not waited for"]),
+        Error(&["has not waited for"]),
+    ),
+    ("copied_awaited_late", Error(&["nobody has written"]), WRONG),
     ("not_written", Error(&["was not written"]), WRONG),
     ("signed_overflow", Unseen, Abort("signed integer overflow")),
 ];

@@ -381,7 +381,7 @@ fn tall(device: &Device) -> Result<()> {
             if let Some(got) = &first.dbias {
                 within_an_ulp("dbias", got, &db)?;
             }
-            let times = if devices::is_host_run() { 2 } else { 20 };
+            let times = devices::at_pace(20, 2, 2);
             for _ in 0..times {
                 let again = pass(centred, &x, sides, 0., &g)?;
                 assert_bits_eq("dx again", &again.dx, &first.dx)?;

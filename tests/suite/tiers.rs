@@ -69,13 +69,15 @@ fn same_on_every_tier(what: &str, op: Op, x: &Tensor, sides: &[Tensor]) -> Resul
 }
 
 fn at_every_boundary(device: &Device) -> Result<()> {
-    let host = devices::is_host_run();
-    let most = if host { 20_000 } else { 600_000 };
+    let most = devices::at_pace(600_000, 300_000, 20_000);
+    // A host runs a device's threads one after the other: two ops and dtypes stand for all.
+    let stands_for_all =
+        |op, dtype| matches!((op, dtype), (Op::Softmax | Op::Std { .. }, DType::BF16));
+    let few = devices::at_pace(false, true, true);
     let mut reached = Vec::new();
     for op in Op::ALL {
         for dtype in DTYPES {
-            // A host runs a device's threads one after the other: two ops and dtypes stand for all.
-            if host && !matches!((op, dtype), (Op::Softmax | Op::Std { .. }, DType::BF16)) {
+            if few && !stands_for_all(op, dtype) {
                 continue;
             }
             let boundaries = boundaries(op, dtype, 3, most);
@@ -106,9 +108,8 @@ fn at_every_boundary(device: &Device) -> Result<()> {
 
 /// Rows that a team shares, by chunks and by groups of chunks, fewer rows than teams and more.
 fn teams(device: &Device) -> Result<()> {
-    let shapes: &[(usize, usize)] = match devices::is_host_run() {
-        true => &[(3, 9000), (1, 40_000)],
-        false => &[
+    let shapes: &[(usize, usize)] = devices::at_pace(
+        &[
             (1, 70_001),
             (131, 65_537),
             (300, 40_000),
@@ -117,7 +118,9 @@ fn teams(device: &Device) -> Result<()> {
             (2, 4_300_000),
             (1, 9_000_001),
         ],
-    };
+        &[(1, 70_001), (131, 65_537), (2, 1_000_003)],
+        &[(3, 9000), (1, 40_000)],
+    );
     for op in [
         Op::Sum,
         Op::ArgMax,
@@ -144,10 +147,11 @@ fn teams(device: &Device) -> Result<()> {
 /// D02, D03: rows that clusters share, where the device runs clusters of up to 1, 2, 4, 8 and 16
 /// blocks, where it says 0, and where it cannot launch teams.
 fn limits(device: &Device) -> Result<()> {
-    let shapes: &[(usize, usize)] = match devices::is_host_run() {
-        true => &[(2, 20_000)],
-        false => &[(7, 70_000), (131, 65_536), (1, 1_000_003)],
-    };
+    let shapes: &[(usize, usize)] = devices::at_pace(
+        &[(7, 70_000), (131, 65_536), (1, 1_000_003)],
+        &[(7, 70_000)],
+        &[(2, 20_000)],
+    );
     for op in [Op::Softmax, Op::LayerNorm { eps: 1e-5 }, Op::LogSumExp] {
         for &(rows, width) in shapes {
             let x = tensor(&normal(93, width), (1, width), DType::F32, device)?;
@@ -173,19 +177,17 @@ fn limits(device: &Device) -> Result<()> {
 
 /// D01, D02: as often as it takes for a race to show.
 fn again_and_again(device: &Device) -> Result<()> {
-    let (shapes, times): (&[(usize, usize)], _) = match devices::is_host_run() {
-        true => (&[(3, 100), (1, 9000)], 3),
-        false => (
-            &[
-                (1024, 16),
-                (3, 32_000),
-                (7, 70_000),
-                (131, 65_536),
-                (1, 1_000_003),
-            ],
-            1000,
-        ),
+    let shapes: &[(usize, usize)] = match devices::is_host_run() {
+        true => &[(3, 100), (1, 9000)],
+        false => &[
+            (1024, 16),
+            (3, 32_000),
+            (7, 70_000),
+            (131, 65_536),
+            (1, 1_000_003),
+        ],
     };
+    let times = devices::at_pace(1000, 4, 3);
     for op in [Op::Softmax, Op::LayerNorm { eps: 1e-5 }, Op::ArgMax] {
         for &(rows, width) in shapes {
             let x = tensor(&normal(94, rows * width), (rows, width), DType::F32, device)?;
@@ -205,17 +207,18 @@ fn again_and_again(device: &Device) -> Result<()> {
 
 /// Rows side by side have the bits of the same rows packed, whether turned in shared memory or not.
 fn columns(device: &Device) -> Result<()> {
-    let host = devices::is_host_run();
-    let widths: &[usize] = match host {
-        true => &[1, 3, 33, 700],
-        false => &[
+    let widths: &[usize] = devices::at_pace(
+        &[
             1, 2, 3, 7, 31, 33, 64, 100, 127, 256, 500, 1000, 1025, 2047, 3000, 4097, 9000, 20_000,
         ],
-    };
-    let inners: &[usize] = match host {
-        true => &[2, 17, 64],
-        false => &[2, 3, 8, 16, 17, 33, 64, 65, 130],
-    };
+        &[1, 7, 100, 1025, 20_000],
+        &[1, 3, 33, 700],
+    );
+    let inners: &[usize] = devices::at_pace(
+        &[2, 3, 8, 16, 17, 33, 64, 65, 130],
+        &[2, 17, 64],
+        &[2, 17, 64],
+    );
     let ops = [
         Op::Sum,
         Op::ArgMax,

@@ -108,6 +108,12 @@ RW_DEVICE void store_streaming(void* address, const Word4& v) {
                  : "memory");
 }
 
+// Writes once more what this thread has written: the one case in which a kernel may do so.
+template <class T>
+RW_DEVICE void store_again(T* address, T value) {
+    *address = value;
+}
+
 // Has 16 aligned bytes copied from global to shared memory, while the thread goes on.
 RW_DEVICE void copy_async(Word4* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(

@@ -298,10 +298,10 @@ public:
         }
     }
 
-    // One element, written after the vector that holds it.
+    // One element, after the vector that holds it, by the thread that has stored that.
     RW_DEVICE void store_element(i64 position, accum_t<T> value) const {
         static_assert(!Ctx::kTiled, "a panel is not written element by element");
-        row_[position] = round_to<T>(value);
+        store_again(row_ + position, round_to<T>(value));
     }
 
 private:

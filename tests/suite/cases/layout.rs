@@ -1,6 +1,6 @@
-//! L: strides, offsets, broadcast, alignment. (L04's residual add does not exist here yet.)
+//! L: strides, offsets, broadcast, alignment.
 
-use candle_rowwise::ops;
+use candle_rowwise::ops::{self, NormOptions};
 
 use super::{gradient_of, var};
 use crate::common::data::h_values;
@@ -81,6 +81,26 @@ fn l03(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Each operand of the residual norms has strides of its own, the weight too.
+fn l04(device: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::BF16] {
+        let x = tensor(&h_values(16 * 1536), (16, 1536), dtype, device)?.narrow(1, 512, 512)?;
+        let r = tensor(&normal(64, 16 * 512), (16, 512), dtype, device)?;
+        let w = tensor(&normal(65, 512 * 4), (512, 4), dtype, device)?;
+        let w = w.narrow(1, 1, 1)?.squeeze(1)?;
+        assert_eq!((x.stride(), w.stride()), (&[1536, 1][..], &[4][..]));
+        let copies = [copied(&x)?, copied(&w)?];
+        for norm in [ops::add_rms_norm, ops::add_layer_norm] {
+            let of = |x: &Tensor, w: &Tensor| norm(x, &r, &NormOptions::new(1e-6).weight(w));
+            let (y, sum) = of(&x, &w)?;
+            let (expected, expected_sum) = of(&copies[0], &copies[1])?;
+            assert_bits_eq("normed", &y, &expected)?;
+            assert_bits_eq("sum", &sum, &expected_sum)?;
+        }
+    }
+    Ok(())
+}
+
 /// Rows that begin at no multiple of a vector.
 fn l05(device: &Device) -> Result<()> {
     let x = tensor(&h_values(19 * 3584), (19, 3584), DType::F16, device)?;
@@ -108,5 +128,6 @@ on_devices! {
     l01: l01_cpu, l01_cuda;
     l02: l02_cpu, l02_cuda;
     l03: l03_cpu, l03_cuda;
+    l04: l04_cpu, l04_cuda;
     l05: l05_cpu, l05_cuda;
 }

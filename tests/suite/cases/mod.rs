@@ -6,6 +6,8 @@ mod arguments;
 mod big;
 mod empty;
 mod gradients;
+#[cfg(feature = "cuda")]
+mod large;
 mod layout;
 mod precision;
 mod sizes;

@@ -44,6 +44,22 @@ pub fn is_host_run() -> bool {
     false
 }
 
+/// Whether a GPU test is to launch little: under compute-sanitizer (`ROWWISE_SANITIZED=1`) a launch takes
+/// a hundred times as long, and one of each kind tells as much as many.
+pub fn is_sanitized() -> bool {
+    std::env::var("ROWWISE_SANITIZED").is_ok_and(|v| v == "1")
+}
+
+/// Of sizes or counts those that this run has the time for: on a CPU or a GPU, under compute-sanitizer,
+/// and where the kernels run on the host.
+pub fn at_pace<T>(full: T, sanitized: T, host_run: T) -> T {
+    match (is_host_run(), is_sanitized()) {
+        (true, _) => host_run,
+        (_, true) => sanitized,
+        _ => full,
+    }
+}
+
 /// `f` for a thread that a test starts: its ops run where this thread's do.
 #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
 pub fn handed_on<R>(f: impl Fn() -> R + Sync) -> impl Fn() -> R + Sync {

@@ -13,6 +13,7 @@ pub const DTYPES: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64]
 /// a row of min_max are neighbours along it.
 pub fn run(op: Op, x: &Tensor, sides: &[Tensor]) -> candle_core::Result<Tensor> {
     let last = D::Minus1;
+    trace(op, x);
     match op {
         Op::Sum => ops::sum_keepdim(x, last),
         Op::Mean => ops::mean_keepdim(x, last),
@@ -44,6 +45,13 @@ pub fn run(op: Op, x: &Tensor, sides: &[Tensor]) -> candle_core::Result<Tensor> 
         Op::RmsNorm { eps } => ops::rms_norm(x, &sides[0], eps),
         Op::LayerNorm { eps } => ops::layer_norm(x, &sides[0], &sides[1], eps),
         _ => panic!("{}: no test knows how to run it", op.name()),
+    }
+}
+
+/// With `ROWWISE_TEST_TRACE=1`, says what runs next: of a launch that does not end nothing else is known.
+fn trace(op: Op, x: &Tensor) {
+    if std::env::var("ROWWISE_TEST_TRACE").is_ok_and(|v| v == "1") {
+        eprintln!("{} {:?} {:?}", op.name(), x.dtype(), x.layout());
     }
 }
 

@@ -90,6 +90,19 @@ inline void check_alignment(const void* address, size_t bytes) {
     }
 }
 
+// The next write of these bytes of an output may be their second: this thread has to have made the first.
+void writes_again(const void* address, size_t bytes);
+
+// 16 bytes on their way to shared memory (cp.async): they are copied when their thread waits for them, and
+// what they are copied to holds nothing that may be read until then.
+struct Copy {
+    void* to;
+    const void* from;
+};
+void copy_later(void* to, const void* from);
+// Takes a copy of this thread's that is still to be made; false where there is none.
+bool next_copy(Copy& copy);
+
 // One atomic access of a thread. The lambda runs with no other thread in between.
 void enter_atomic(void* address, size_t bytes);
 

@@ -20,16 +20,25 @@ RW_DEVICE void store_streaming(void* address, const Word4& v) {
     *static_cast<Word4*>(address) = v;
 }
 
-// Copied at once: that nobody waits for it is not found here.
+template <class T>
+RW_DEVICE void store_again(T* address, T value) {
+    host_run::preempt();
+    host_run::writes_again(address, sizeof(T));
+    *address = value;
+}
+
 RW_DEVICE void copy_async(Word4* to, const void* from) {
     host_run::preempt();
     host_run::check_alignment(to, sizeof(Word4));
     host_run::check_alignment(from, sizeof(Word4));
-    *to = *static_cast<const Word4*>(from);
+    host_run::copy_later(to, from);
 }
 
 RW_DEVICE void wait_for_copies() {
     host_run::preempt();
+    for (host_run::Copy copy; host_run::next_copy(copy);) {
+        *static_cast<Word4*>(copy.to) = *static_cast<const Word4*>(copy.from);
+    }
 }
 
 // ---------------------------------------------------------------- the grid
