@@ -183,7 +183,7 @@ impl Plan {
                 None => refuse(
                     Tier::Tiled,
                     format!(
-                        "a panel of columns of {} elements does not fit in {} bytes of shared memory of each of {} blocks, or its elements are integers",
+                        "a panel of columns of {} elements does not fit in {} bytes of shared memory of each of {} blocks, or there is no kernel of the op for columns",
                         problem.width, device.shared_bytes_per_block, device.max_cluster
                     ),
                 ),
@@ -381,11 +381,13 @@ impl Cut {
 
     /// Panels of the widest kind that fits: first one block a panel with two blocks a multiprocessor,
     /// then clusters, then what a multiprocessor holds once. `None` where nothing fits, and where
-    /// there are no such kernels: of integers (any and all run as integers) and of ops with side
-    /// inputs, which work on the last dim.
+    /// there are no such kernels: of integers (any and all run as integers), and of norms
+    /// and ops with side inputs, which work on the last dim.
     fn tiled_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
         let as_integers = !is_float(problem.dtype) || matches!(problem.op, Op::Any | Op::All);
-        if as_integers || !problem.op.operands().is_empty() || self.chunks > WINDOW_CHUNKS {
+        let of_rows =
+            matches!(problem.op, Op::L2Normalize { .. }) || !problem.op.operands().is_empty();
+        if as_integers || of_rows || self.chunks > WINDOW_CHUNKS {
             return None;
         }
         let vector = VECTOR_BYTES / problem.dtype.size_in_bytes();

@@ -393,10 +393,16 @@ mod tests {
     use crate::problem::{accumulator_dtype, OperandKind, FLOAT_DTYPES};
     use candle_core::Layout;
 
-    /// Asks for a kernel for each plan of a problem, by any tier that takes it; how many those were.
+    /// Asks for a kernel for each plan of a problem, by any tier that takes it; how many those were. Where rows
+    /// lie side by side, there may be none.
     fn check_plans(problem: &Problem) -> usize {
         let device = DeviceLimits::H200;
-        let mut plans = vec![Plan::select(problem, &device).unwrap()];
+        let chosen = Plan::select(problem, &device);
+        assert!(
+            chosen.is_ok() || !problem.input.is_contiguous(),
+            "{chosen:?}"
+        );
+        let mut plans: Vec<_> = chosen.into_iter().collect();
         for tier in Tier::ALL {
             plans.extend(with_tier(tier, || Plan::select(problem, &device)).ok());
         }
@@ -434,7 +440,7 @@ mod tests {
             1 << 24,
             1 << 32,
         ]);
-        let mut checked = 0;
+        let (mut checked, mut side_by_side) = (0, 0);
         for width in widths {
             for dtype in FLOAT_DTYPES {
                 let logits = crate::problem::Logits {
@@ -476,9 +482,19 @@ mod tests {
                         .collect();
                     let problem = Problem::new(op, &x, dtype, &sides).unwrap();
                     checked += check_plans(&problem);
+                    for inner in [2, 40] {
+                        let x = Layout::contiguous((3, width, inner))
+                            .transpose(1, 2)
+                            .unwrap();
+                        let sides = vec![None; op.operands().len()];
+                        if let Ok(problem) = Problem::new(op, &x, dtype, &sides) {
+                            side_by_side += check_plans(&problem);
+                        }
+                    }
                 }
             }
         }
+        assert!(side_by_side > 600 * 4 * 8);
         assert!(checked > 2 * 600 * 4 * 8);
     }
 

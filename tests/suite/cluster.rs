@@ -136,6 +136,9 @@ fn assert_words(what: &str, got: &Tensor, expected: &[u32]) -> Result<()> {
 fn every_size_and_width(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         for ranks in 1..=16 {
+            if devices::is_sanitized() && ![1, 2, 3, 8, 16].contains(&ranks) {
+                continue;
+            }
             let widths: &[usize] = devices::at_pace(
                 &[1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 67],
                 &[1, 3, 67],
@@ -329,7 +332,7 @@ fn a_thousand_in_a_row_cuda() -> Result<()> {
                             single_slot,
                             late_rank: Some(late),
                             lingering_rank: Some(lingering),
-                            spin_cycles: 1 << 20,
+                            spin_cycles: 1 << devices::at_pace(20, 8, 20),
                         };
                         let y = cluster_trial(&t, combine, trial)?;
                         let what = format!("{combine:?} {dtype:?} {shape:?} {trial:?}");

@@ -275,18 +275,11 @@ on_devices! {
     through_several_ops: through_several_ops_cpu, through_several_ops_cuda;
 }
 
-/// With candle's switch for it, a gradient can be differentiated again. The switch is read once per
-/// process, so this test runs itself in another one.
+/// With candle's switch for it, a gradient can be differentiated again.
 #[test]
 fn second_derivatives() -> Result<()> {
-    const SWITCH: &str = "CANDLE_GRAD_DO_NOT_DETACH";
-    if std::env::var(SWITCH).is_err() {
-        let status = std::process::Command::new(std::env::current_exe()?)
-            .args(["--exact", "gradients::second_derivatives"])
-            .env(SWITCH, "1")
-            .status()?;
-        assert!(status.success());
-        return Ok(());
+    if !composed::is_on() {
+        return composed::run_again(&["gradients::second_derivatives"]);
     }
     // d/dx of sum(c * d/dx logsumexp(x)) = p * (c - sum(c * p)).
     let x = Var::from_tensor(&tensor(&h_values(5), (1, 5), DType::F64, &Device::Cpu)?)?;

@@ -728,15 +728,8 @@ on_devices! {
     wrong_options: wrong_options_cpu, wrong_options_cuda;
 }
 
-/// Composed gradients, which candle's switch for second derivatives asks for, are those of the kernels: all of
-/// the above again with the switch, which is read once a process.
+/// Composed gradients are those of the kernels.
 #[test]
 fn composed_gradients() -> Result<()> {
-    const SWITCH: &str = "CANDLE_GRAD_DO_NOT_DETACH";
-    let status = std::process::Command::new(std::env::current_exe()?)
-        .args(["--exact", "softmax::central_differences_cpu"])
-        .env(SWITCH, "1")
-        .status()?;
-    assert!(status.success());
-    Ok(())
+    composed::run_again(&["softmax::central_differences_cpu"])
 }

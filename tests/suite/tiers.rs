@@ -212,7 +212,7 @@ fn columns(device: &Device) -> Result<()> {
             1, 2, 3, 7, 31, 33, 64, 100, 127, 256, 500, 1000, 1025, 2047, 3000, 4097, 9000, 20_000,
         ],
         &[1, 7, 100, 1025, 20_000],
-        &[1, 3, 33, 700],
+        &[1, 3, 33, 700, 2500],
     );
     let inners: &[usize] = devices::at_pace(
         &[2, 3, 8, 16, 17, 33, 64, 65, 130],
@@ -235,6 +235,11 @@ fn columns(device: &Device) -> Result<()> {
             for &inner in inners {
                 for outer in [1, 3] {
                     let n = outer * width * inner;
+                    // Threads that copy more from a GPU at once may never end: with CUDA 13.0's driver one of
+                    // three hung in its exit, where the driver waits for a helper thread of its own.
+                    if n > devices::at_pace(1 << 21, 1 << 21, 130_000) {
+                        continue;
+                    }
                     let flat = tensor(&normal(95, n + 1), n + 1, dtype, device)?;
                     for start in [0, 1] {
                         let x = flat.narrow(0, start, n)?.reshape((outer, width, inner))?;
@@ -286,7 +291,7 @@ macro_rules! on_kernels {
         #[test]
         fn $cuda() -> Result<()> {
             match devices::cuda(stringify!($cuda)) {
-                Some(device) => $body(device),
+                Some(device) => devices::on_gpu(device, $body),
                 None => Ok(()),
             }
         }

@@ -14,7 +14,7 @@ macro_rules! on_devices {
         #[test]
         fn $cuda() -> anyhow::Result<()> {
             match $crate::common::devices::cuda(stringify!($cuda)) {
-                Some(device) => $body(device),
+                Some(device) => $crate::common::devices::on_gpu(device, $body),
                 None => Ok(()),
             }
         }
@@ -88,6 +88,25 @@ pub fn on_host_run(
         with(seed.trim().parse()?, || body(&candle_core::Device::Cpu))?;
     }
     Ok(())
+}
+
+/// Runs a body on a GPU, with clusters of no more blocks than `ROWWISE_MAX_CLUSTER` says, if it does.
+#[cfg(feature = "cuda")]
+pub fn on_gpu(
+    device: &candle_core::Device,
+    body: impl FnOnce(&candle_core::Device) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    use candle_rowwise::plan::{with_limits, DeviceLimits};
+    match std::env::var("ROWWISE_MAX_CLUSTER") {
+        Ok(most) => {
+            let limits = DeviceLimits {
+                max_cluster: most.parse()?,
+                ..DeviceLimits::H200
+            };
+            with_limits(limits, || body(device))
+        }
+        Err(_) => body(device),
+    }
 }
 
 /// The first GPU. Without one the test is skipped, and the run says so once; it fails instead where

@@ -3,6 +3,7 @@
 #[macro_use]
 pub mod devices;
 pub mod check;
+pub mod composed;
 pub mod data;
 pub mod float;
 pub mod gradient_reference;
