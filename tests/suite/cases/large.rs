@@ -1,6 +1,8 @@
 //! B03 and B04: offsets and rows beyond 2^31 and 2^32. Up to 60 GB of GPU memory, so only where
 //! `ROWWISE_BIG_TESTS=1` asks for them.
 
+use std::io::Write;
+
 use candle_rowwise::ops::{self, CrossEntropyOptions, NormOptions, Reduction};
 
 use crate::common::*;
@@ -53,7 +55,11 @@ fn assert_alone<const N: usize>(
 /// Runs a body where big tests are asked for, and says so where they are not.
 fn big(test: &str, body: impl Fn(&Device) -> Result<()>) -> Result<()> {
     if !std::env::var("ROWWISE_BIG_TESTS").is_ok_and(|v| v == "1") {
-        eprintln!("{test} is skipped: ROWWISE_BIG_TESTS=1 runs it, on a GPU of 80 GB");
+        // Past the capture of passing tests' output.
+        writeln!(
+            std::io::stderr(),
+            "{test} is skipped: ROWWISE_BIG_TESTS=1 runs it, on a GPU of 80 GB"
+        )?;
         return Ok(());
     }
     match devices::cuda(test) {
