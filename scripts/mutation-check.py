@@ -27,7 +27,7 @@ COPIED = ["Cargo.toml", "Cargo.lock", "build.rs", "README.md", "src", "cuda", "t
 # What each test below is, by a filter of its own.
 FORCED = "determinism::tiers::host_run::forced_tiers"
 TEAMS = "tiers::host_run::teams"
-LIMITS = "tiers::host_run::limits"
+LIMITS = "tiers::host_run::d02_d03_limits"
 COLUMNS = "tiers::host_run::columns"
 BOUNDARIES = "tiers::host_run::at_every_boundary"
 WIDTHS = "cases::sizes::host_run::n01"

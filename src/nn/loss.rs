@@ -52,7 +52,8 @@ pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
     const OP: &str = "nll";
     check(OP, inp, target)?;
-    if target.device().is_cpu() {
+    // Of no elements behind an offset candle makes no vector: it slices what is not there.
+    if target.device().is_cpu() && target.elem_count() > 0 {
         let targets = target.to_dtype(DType::I64)?.to_vec1()?;
         check_classes(OP, &targets, inp)?;
     }

@@ -2,11 +2,13 @@
 //! of the loss and against a composed form, every tier, and the cases that name it.
 
 use candle_core::IndexOp;
+use candle_rowwise::nn;
 use candle_rowwise::ops::{self, CrossEntropyOptions, Reduction};
 use candle_rowwise::plan::{with_tier, Tier};
 
 use crate::common::data::h_values;
 use crate::common::ops::DTYPES;
+use crate::common::reference::Total;
 use crate::common::*;
 use crate::errors::assert_error;
 
@@ -14,12 +16,12 @@ const SIZES: [usize; 8] = [1, 2, 31, 33, 257, 1000, 1025, 5003];
 
 /// The options of a test, with what a reference needs of them.
 #[derive(Clone, Default)]
-struct Setup {
-    ignore: Option<i64>,
-    smoothing: f64,
-    weights: Option<Vec<f64>>,
-    z_loss: f64,
-    cap: Option<f64>,
+pub struct Setup {
+    pub ignore: Option<i64>,
+    pub smoothing: f64,
+    pub weights: Option<Vec<f64>>,
+    pub z_loss: f64,
+    pub cap: Option<f64>,
 }
 
 impl std::fmt::Debug for Setup {
@@ -78,7 +80,7 @@ impl Setup {
     }
 
     /// The class of a target that counts.
-    fn class(&self, target: i64) -> Option<usize> {
+    pub fn class(&self, target: i64) -> Option<usize> {
         usize::try_from(target)
             .ok()
             .filter(|_| self.ignore != Some(target))
@@ -94,12 +96,19 @@ impl Setup {
             .map(|x| self.cap.map_or(*x, |cap| cap * (x / cap).tanh()))
             .collect();
         let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let log_sum = z.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
-        let distance = |c: usize| (max - z[c]) + log_sum;
+        if !max.is_finite() || z.iter().any(|z| z.is_nan()) {
+            return f64::NAN;
+        }
+        let log_sum = Total::of(z.iter().map(|z| (z - max).exp())).value().ln();
+        // A class of no weight takes no part, be it as far away as can be.
+        let distance = |c: usize| match self.weight(c) == 0. {
+            true => 0.,
+            false => (max - z[c]) + log_sum,
+        };
         let mut loss = (1. - self.smoothing) * self.weight(t) * distance(t);
         if self.smoothing > 0. {
-            let all: f64 = (0..x.len()).map(|c| self.weight(c) * distance(c)).sum();
-            loss += self.smoothing / x.len() as f64 * all;
+            let all = Total::of((0..x.len()).map(|c| self.weight(c) * distance(c)));
+            loss += self.smoothing / x.len() as f64 * all.value();
         }
         loss + self.z_loss * (max + log_sum).powi(2)
     }
@@ -119,7 +128,7 @@ impl Setup {
             .map(|(x, bent)| self.cap.map_or(*x, |cap| cap * bent))
             .collect();
         let max = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = z.iter().map(|z| (z - max).exp()).sum();
+        let sum = Total::of(z.iter().map(|z| (z - max).exp())).value();
         let hot = (1. - self.smoothing) * self.weight(t);
         let smooth = self.smoothing / x.len() as f64;
         let total: f64 = (0..x.len()).map(|c| self.weight(c)).sum();
@@ -133,13 +142,13 @@ impl Setup {
     }
 
     /// The sum of the weights of the rows that count.
-    fn divisor(&self, targets: &[i64]) -> f64 {
+    pub fn divisor(&self, targets: &[i64]) -> f64 {
         let weight = |t: &i64| self.class(*t).map_or(0., |class| self.weight(class));
         targets.iter().map(weight).sum()
     }
 
     /// Calls with these options.
-    fn call<R>(
+    pub fn call<R>(
         &self,
         logits: &Tensor,
         reduction: Reduction,
@@ -169,7 +178,7 @@ impl Setup {
     /// How far the loss of a row may be off, before it is rounded: some units of the dtype that is
     /// computed in for each number that it is made of, and for the depth of its sums.
     fn loss_bound(&self, x: &[f64], wide: DType) -> f64 {
-        let largest = x.iter().fold(1f64, |a, x| a.max(x.abs()));
+        let largest = largest(x);
         let largest = self.cap.map_or(largest, |cap| largest.min(cap).max(1.));
         let weight = (0..x.len()).map(|c| self.weight(c)).fold(1., f64::max);
         let depth = 16. + 2. * (x.len() as f64).log2();
@@ -179,12 +188,18 @@ impl Setup {
 
     /// The same of an element of the gradient.
     fn gradient_bound(&self, x: &[f64], wide: DType) -> f64 {
-        let largest = x.iter().fold(1f64, |a, x| a.max(x.abs()));
+        let largest = largest(x);
         let weight = (0..x.len()).map(|c| self.weight(c)).fold(1., f64::max);
         let lse = largest + (x.len() as f64).ln();
         let depth = 16. + 2. * (x.len() as f64).log2() + 4. * largest;
         depth * float::unit(wide) * (2. * weight + 2. * self.z_loss * lse)
     }
+}
+
+/// The largest magnitude that counts, at least 1.
+fn largest(x: &[f64]) -> f64 {
+    let finite = x.iter().filter(|x| x.is_finite());
+    finite.fold(1., |a, x| a.max(x.abs()))
 }
 
 fn targets(rows: usize, classes: usize, setup: &Setup) -> Vec<i64> {
@@ -196,12 +211,12 @@ fn targets(rows: usize, classes: usize, setup: &Setup) -> Vec<i64> {
         .collect()
 }
 
-fn index_tensor(targets: &[i64], dtype: DType, device: &Device) -> Result<Tensor> {
+pub fn index_tensor(targets: &[i64], dtype: DType, device: &Device) -> Result<Tensor> {
     Ok(Tensor::new(targets, device)?.to_dtype(dtype)?)
 }
 
 /// What is expected of all rows.
-fn expect(setup: &Setup, x: &[f64], classes: usize, t: &[i64], wide: DType) -> Vec<Expect> {
+pub fn expect(setup: &Setup, x: &[f64], classes: usize, t: &[i64], wide: DType) -> Vec<Expect> {
     let rows = x.chunks(classes).zip(t);
     rows.map(|(x, t)| Expect {
         value: setup.loss(x, *t),
@@ -210,7 +225,7 @@ fn expect(setup: &Setup, x: &[f64], classes: usize, t: &[i64], wide: DType) -> V
     .collect()
 }
 
-fn expect_gradient(
+pub fn expect_gradient(
     setup: &Setup,
     x: &[f64],
     classes: usize,
@@ -893,6 +908,24 @@ fn e02(device: &Device) -> Result<()> {
     check("N04", &losses, &expected)
 }
 
+/// No targets, which begin behind an offset into nothing: candle makes no vector of such a view.
+fn no_targets_behind_an_offset(device: &Device) -> Result<()> {
+    let x = Tensor::zeros((0, 10), DType::F32, device)?;
+    for dtype in [DType::U32, DType::I64] {
+        let t = Tensor::zeros((0, 2), dtype, device)?.narrow(1, 1, 1)?;
+        let t = t.squeeze(1)?;
+        assert_eq!(t.layout().start_offset(), 1);
+        let options = CrossEntropyOptions::default()
+            .reduction(Reduction::None)
+            .checked(true);
+        assert_eq!(ops::cross_entropy(&x, &t, &options)?.dims(), [0]);
+        let nan = [f64::NAN];
+        assert_same("cross-entropy", &nn::loss::cross_entropy(&x, &t)?, &nan)?;
+        assert_same("nll", &nn::loss::nll(&x, &t)?, &nan)?;
+    }
+    Ok(())
+}
+
 fn errors(device: &Device) -> Result<()> {
     let x = tensor(&h_values(12), (3, 4), DType::F32, device)?;
     let t = index_tensor(&[0, 1, 2], DType::U32, device)?;
@@ -958,6 +991,7 @@ on_devices! {
     c03: c03_cpu, c03_cuda;
     c04: c04_cpu, c04_cuda;
     e02: e02_cpu, e02_cuda;
+    no_targets_behind_an_offset: no_targets_behind_an_offset_cpu, no_targets_behind_an_offset_cuda;
     errors: errors_cpu, errors_cuda;
 }
 

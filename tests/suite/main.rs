@@ -13,6 +13,7 @@ mod cluster;
 mod determinism;
 mod errors;
 mod forward;
+mod fuzz;
 mod gradients;
 #[cfg(all(feature = "host-kernels", not(feature = "cuda")))]
 mod host_run;

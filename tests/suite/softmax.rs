@@ -5,14 +5,15 @@ use candle_rowwise::ops::{log_softmax, log_softmax_with, softmax, softmax_with, 
 use candle_rowwise::plan::{with_tier, Tier};
 
 use crate::common::ops::DTYPES;
+use crate::common::reference::Total;
 use crate::common::*;
 use crate::errors::assert_error;
 
 /// Which dims of x (batch, head, query, key) a tensor beside it has; the others are 1.
-type Dims4 = [bool; 4];
+pub type Dims4 = [bool; 4];
 
 #[derive(Debug, Clone, Copy)]
-enum Mask {
+pub enum Mask {
     None,
     Kept(Dims4),
     Added(Dims4),
@@ -21,13 +22,13 @@ enum Mask {
 
 /// Options to build.
 #[derive(Debug, Clone, Copy)]
-struct Case {
-    scale: f64,
-    temperatures: Option<Dims4>,
-    soft_cap: Option<f64>,
-    mask: Mask,
-    causal: bool,
-    sinks: bool,
+pub struct Case {
+    pub scale: f64,
+    pub temperatures: Option<Dims4>,
+    pub soft_cap: Option<f64>,
+    pub mask: Mask,
+    pub causal: bool,
+    pub sinks: bool,
 }
 
 const PLAIN: Case = Case {
@@ -93,14 +94,14 @@ fn cases() -> Vec<Case> {
 
 /// The tensors of a case.
 #[derive(Debug, Clone)]
-struct Beside {
-    mask: Option<Tensor>,
-    temperatures: Option<Tensor>,
-    sinks: Option<Tensor>,
+pub struct Beside {
+    pub mask: Option<Tensor>,
+    pub temperatures: Option<Tensor>,
+    pub sinks: Option<Tensor>,
 }
 
 impl Beside {
-    fn new(case: &Case, shape: [usize; 4], dtype: DType, device: &Device) -> Result<Self> {
+    pub fn new(case: &Case, shape: [usize; 4], dtype: DType, device: &Device) -> Result<Self> {
         let dims_of = |keep: Dims4| -> Vec<usize> {
             let dims = shape.iter().zip(keep);
             dims.map(|(len, keep)| if keep { *len } else { 1 })
@@ -143,6 +144,17 @@ impl Beside {
     }
 
     fn run(&self, case: &Case, log: bool, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.run_over(case, log, x, 3)
+    }
+
+    /// The same with the keys in dim `dim`, in which the tensors beside must lie as well.
+    pub fn run_over(
+        &self,
+        case: &Case,
+        log: bool,
+        x: &Tensor,
+        dim: usize,
+    ) -> candle_core::Result<Tensor> {
         let mut options = SoftmaxOptions::new().scale(case.scale).causal(case.causal);
         if let Some(cap) = case.soft_cap {
             options = options.soft_cap(cap);
@@ -157,8 +169,8 @@ impl Beside {
             options = options.sinks(sinks);
         }
         match log {
-            false => softmax_with(x, D::Minus1, &options),
-            true => log_softmax_with(x, D::Minus1, &options),
+            false => softmax_with(x, dim, &options),
+            true => log_softmax_with(x, dim, &options),
         }
     }
 
@@ -172,8 +184,9 @@ impl Beside {
     }
 }
 
-/// The results in f64, with bounds; and dx for the gradient `g`, from which hidden keys are left out.
-fn expected(
+/// The results in f64, with bounds; and dx for the gradient `g`, from which hidden keys are left out. A row
+/// whose logits have a NaN or +inf is NaN throughout.
+pub fn expected(
     case: &Case,
     beside: &Beside,
     log: bool,
@@ -203,7 +216,9 @@ fn expected(
         let (mut z, mut slope) = (vec![0.; keys], vec![factor; keys]);
         for j in 0..keys {
             z[j] = row[j] * factor;
-            size = size.max(z[j].abs());
+            if z[j].is_finite() {
+                size = size.max(z[j].abs());
+            }
             if let Some(cap) = case.soft_cap {
                 let t = (z[j] / cap).tanh();
                 z[j] = cap * t;
@@ -227,8 +242,16 @@ fn expected(
             .copied()
             .chain(sink)
             .fold(f64::NEG_INFINITY, f64::max);
+        let poisoned = z.iter().any(|z| z.is_nan() || *z == f64::INFINITY)
+            || (max == f64::NEG_INFINITY && !hides);
+        if poisoned {
+            y.extend(vec![Expect::exactly(f64::NAN); keys]);
+            dx.extend(vec![Expect::exactly(f64::NAN); keys]);
+            continue;
+        }
         let dead = max == f64::NEG_INFINITY && hides;
-        let sum: f64 = z.iter().copied().chain(sink).map(|z| (z - max).exp()).sum();
+        let exponentials = z.iter().copied().chain(sink).map(|z| (z - max).exp());
+        let sum = Total::of(exponentials).value();
         let p: Vec<f64> = z
             .iter()
             .map(|z| if dead { 0. } else { (z - max).exp() / sum })
@@ -241,8 +264,8 @@ fn expected(
             (_, true) => g[at + j],
             (_, false) => g[at + j] * p[j],
         };
-        let total: f64 = (0..keys).map(weight).sum();
-        let magnitude: f64 = (0..keys).map(|j| weight(j).abs()).sum();
+        let total = Total::of((0..keys).map(weight));
+        let (total, magnitude) = (total.value(), total.magnitude);
         for j in 0..keys {
             let value = match (log, dead || hidden(j)) {
                 (true, true) => f64::NEG_INFINITY,

@@ -146,7 +146,7 @@ fn teams(device: &Device) -> Result<()> {
 
 /// D02, D03: rows that clusters share, where the device runs clusters of up to 1, 2, 4, 8 and 16
 /// blocks, where it says 0, and where it cannot launch teams.
-fn limits(device: &Device) -> Result<()> {
+fn d02_d03_limits(device: &Device) -> Result<()> {
     let shapes: &[(usize, usize)] = devices::at_pace(
         &[(7, 70_000), (131, 65_536), (1, 1_000_003)],
         &[(7, 70_000)],
@@ -176,7 +176,7 @@ fn limits(device: &Device) -> Result<()> {
 }
 
 /// D01, D02: as often as it takes for a race to show.
-fn again_and_again(device: &Device) -> Result<()> {
+fn d01_d02_again_and_again(device: &Device) -> Result<()> {
     let shapes: &[(usize, usize)] = match devices::is_host_run() {
         true => &[(3, 100), (1, 9000)],
         false => &[
@@ -311,7 +311,7 @@ macro_rules! on_kernels {
 on_kernels! {
     at_every_boundary: at_every_boundary_cuda;
     teams: teams_cuda;
-    limits: limits_cuda;
-    again_and_again: again_and_again_cuda;
+    d02_d03_limits: d02_d03_limits_cuda;
+    d01_d02_again_and_again: d01_d02_again_and_again_cuda;
     columns: columns_cuda;
 }

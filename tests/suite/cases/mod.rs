@@ -12,6 +12,7 @@ mod layout;
 mod precision;
 mod sizes;
 mod special;
+mod table;
 mod ties;
 mod variance;
 

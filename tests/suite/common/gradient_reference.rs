@@ -86,8 +86,15 @@ fn input_gradient(op: Op, row: &[f64], sides: &[Vec<f64>], g: &[f64], u: f64) ->
             let min = share(row, row[argmin(row)], g[0]);
             let max = share(row, row[argmax(row)], g[1]);
             let both = min.iter().zip(max);
-            both.map(|(a, b)| Expect::exactly(a.value + b.value))
-                .collect()
+            // Both shares are rounded, and where all are equal may cancel.
+            both.map(|(a, b)| Expect {
+                value: a.value + b.value,
+                bound: match a.value == 0. || b.value == 0. {
+                    true => 0.,
+                    false => u * (a.value.abs() + b.value.abs()),
+                },
+            })
+            .collect()
         }
         Op::AbsMax => {
             let magnitudes: Vec<f64> = row.iter().map(|x| x.abs()).collect();

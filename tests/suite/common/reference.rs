@@ -173,7 +173,8 @@ pub fn forward(op: Op, row: &[f64], sides: &[Vec<f64>], dtype: DType) -> Vec<Exp
                 .collect()
         }
         Op::RmsNorm { eps } | Op::LayerNorm { eps } => {
-            if matches!(op, Op::LayerNorm { .. }) && eps > 0. && row.iter().all(|x| *x == row[0]) {
+            let constant = row[0].is_finite() && row.iter().all(|x| *x == row[0]);
+            if matches!(op, Op::LayerNorm { .. }) && eps > 0. && constant {
                 // Nothing is left of a constant row, whatever its mean rounds to.
                 return sides[1].iter().map(|b| Expect::exactly(*b)).collect();
             }
@@ -184,6 +185,23 @@ pub fn forward(op: Op, row: &[f64], sides: &[Vec<f64>], dtype: DType) -> Vec<Exp
                     let bias = sides.get(1).map_or(0., |b| b[j]);
                     let error = hat.error[j] * sides[0][j].abs() + 2. * u * scaled.abs();
                     finish(scaled + bias, error)
+                })
+                .collect()
+        }
+        Op::L2Normalize { eps } => {
+            let squares = Squares::new(row, u);
+            let norm = squares.total.sqrt() / squares.scale;
+            // Not the larger of both as f64 has it: a NaN stays one.
+            let is_short = norm < eps;
+            let error = squares.error / 2. + 4. * u;
+            row.iter()
+                .map(|x| {
+                    let value = match is_short {
+                        true => x / eps,
+                        false => x * squares.scale / squares.total.sqrt(),
+                    };
+                    let error = if value == 0. { 0. } else { error * value.abs() };
+                    finish(value, error)
                 })
                 .collect()
         }
@@ -224,6 +242,13 @@ fn scale_of(row: &[f64]) -> f64 {
         return 1.;
     }
     (-largest.log2().floor().clamp(-1000., 1000.)).exp2()
+}
+
+/// The least magnitude of the dtype with this unit roundoff.
+fn least(u: f64) -> f64 {
+    let dtypes = [DType::F32, DType::F64];
+    let dtype = dtypes.into_iter().find(|dtype| float::unit(*dtype) == u);
+    float::ulp(dtype.expect("a dtype to compute in"), 0.)
 }
 
 /// The sum of the squares of a row times `scale`.
@@ -369,34 +394,51 @@ impl Hat {
     pub fn new(centred: bool, row: &[f64], eps: f64, u: f64) -> Self {
         let n = row.len() as f64;
         let depth = depth(row.len());
-        let sum = Total::of(row.iter().copied());
+        // Squares that f64 cannot hold either; tiny ones are nothing beside eps.
+        let scale = match eps > 0. {
+            true => scale_of(row).min(1.),
+            false => scale_of(row),
+        };
+        let eps = eps * scale * scale;
+        let scaled: Vec<f64> = row.iter().map(|x| x * scale).collect();
+        let sum = Total::of(scaled.iter().copied());
         let (high, low) = if centred {
             // The second pass leaves what the f64 mean itself has lost.
             let high = sum.value() / n;
-            let low = Total::of(row.iter().map(|x| x - high)).value() / n;
+            let low = Total::of(scaled.iter().map(|x| x - high)).value() / n;
             (high, low)
         } else {
             (0., 0.)
         };
-        let rows: Vec<f64> = row.iter().map(|x| (x - high) - low).collect();
+        let rows: Vec<f64> = scaled.iter().map(|x| (x - high) - low).collect();
         let square = Total::of(rows.iter().map(|c| c * c)).value() / n;
-        let rstd = 1. / (square + eps).sqrt();
+        let root = 1. / (square + eps).sqrt();
         let rstd_error = u * (depth / 2. + 4.);
         // The mean, corrected by the mean of the residuals: what is left of its error is that of
         // the second sum, of terms as small as the residuals and the first sum's error.
         let mean_error = if centred {
             let residual = Total::of(rows.iter().copied()).magnitude / n;
-            depth * u * residual + (depth * u).powi(2) * sum.magnitude / n
+            // A mean of subnormals is off by as much as they are apart. Without eps such rows have to be
+            // scaled anyway.
+            let underflow = match eps > 0. {
+                true => least(u),
+                false => 0.,
+            };
+            depth * u * residual + (depth * u).powi(2) * sum.magnitude / n + underflow
         } else {
             0.
         };
         Self {
             error: rows
                 .iter()
-                .map(|c| rstd * (c.abs() * (rstd_error + 2. * u) + mean_error))
+                .map(|c| match square.is_finite() {
+                    true => root * (c.abs() * (rstd_error + 2. * u) + mean_error),
+                    // Of infinities everything is exactly 0 or NaN.
+                    false => 0.,
+                })
                 .collect(),
-            value: rows.iter().map(|c| c * rstd).collect(),
-            rstd,
+            value: rows.iter().map(|c| c * root).collect(),
+            rstd: root * scale,
             rstd_error,
         }
     }
