@@ -128,7 +128,7 @@ pub fn lengths(most: usize) -> BoxedStrategy<usize> {
 
 /// Elements of an input at most.
 pub fn most_elements() -> usize {
-    devices::at_pace(12_000, 12_000, 2500)
+    devices::at_pace(12_000, 12_000, 9000)
 }
 
 /// Rank 1 to 4: one dim of any length, others small, so that there are not too many elements.
@@ -279,7 +279,16 @@ impl Input {
         self.stored().iter().product()
     }
 
+    /// Candle's GPU backend packs no narrow signed integers: there they are i64.
     pub fn build(&self, device: &Device) -> Result<Tensor> {
+        if device.is_cuda() && matches!(self.dtype, DType::I16 | DType::I32) {
+            let dtype = DType::I64;
+            return Input {
+                dtype,
+                ..self.clone()
+            }
+            .build(device);
+        }
         if float::is_float(self.dtype) {
             let numbers = numbers(self.fill, self.dtype, self.seed, self.stored_len());
             return self.place(&numbers, device);
