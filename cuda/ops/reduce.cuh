@@ -168,8 +168,8 @@ struct VarianceBody : Reduction<T> {
         RowCache<Ctx, T> in(row, axis_size, ctx, x, T{});
         const ScaledMoments<T> m = safe_moments(row, axis_size, ctx, in, 0.0);
         const A degrees = static_cast<A>(max_of<i64>(axis_size - correction, 0));
-        // 0 / 0 is NaN: no value has that variance.
-        const A variance = divide(m.state.squares[0], degrees);
+        // NaN where the correction leaves nothing to divide by, of one value and of several.
+        const A variance = degrees > A(0) ? divide(m.state.squares[0], degrees) : Limits<A>::nan();
         const A unscale = reciprocal(m.scale);
         const A value = is_std ? square_root(variance) * unscale : variance * unscale * unscale;
         once(row, ctx, [&] { y[row.index] = round_to<T>(value); });

@@ -206,6 +206,27 @@ __global__ void signed_overflow(Buffers b) {
     b.output[thread] = b.input[thread] + 0 * static_cast<float>(large + thread);
 }
 
+// Lanes one after the other.
+struct Run {
+    u32 first;
+    u32 last;
+    u32 whole;
+
+    RW_DEVICE void join(const Run& later) {
+        whole = whole && later.whole && last + 1 == later.first;
+        last = later.last;
+    }
+};
+
+// No fault: a join has the lanes in their order, which no monoid of the crate would show.
+__global__ void joined_in_order(Buffers b) {
+    const int thread = threadIdx.x;
+    const u32 lane = static_cast<u32>(lane_id());
+    const Run all = WarpReducer{}.generic(Run{lane, lane, 1});
+    const bool right = all.whole && all.first == 0 && all.last == kWarpSize - 1;
+    b.output[thread] = b.input[thread] + (right ? 0 : 1);
+}
+
 struct Fault {
     void (*kernel)(Buffers);
     unsigned blocks;
@@ -239,6 +260,7 @@ const Fault kFaults[] = {
     {copied<Wait::kTooLate>, 1},
     {not_written, 1},
     {signed_overflow, 1},
+    {joined_in_order, 1},
 };
 
 }  // namespace

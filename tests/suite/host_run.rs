@@ -29,7 +29,7 @@ const OVERFLOW: Shows = Abort("heap-buffer-overflow");
 
 /// The kernels of tests/host_run/faults.cu in their order, and how each shows where every access is
 /// checked, and where the sanitizers are at work.
-const FAULTS: [(&str, Shows, Shows); 26] = [
+const FAULTS: [(&str, Shows, Shows); 27] = [
     ("sound", Never, Never),
     ("exchange", Never, Never),
     (
@@ -116,6 +116,7 @@ const FAULTS: [(&str, Shows, Shows); 26] = [
     ("copied_awaited_late", Error(&["nobody has written"]), WRONG),
     ("not_written", Error(&["was not written"]), WRONG),
     ("signed_overflow", Unseen, Abort("signed integer overflow")),
+    ("joined_in_order", Never, Never),
 ];
 
 /// The seeds under which a fault must show at least once. One that depends on the order of the
