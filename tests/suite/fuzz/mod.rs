@@ -8,6 +8,7 @@
 //! `regressions/`, whose cases come first ever after.
 
 mod arguments;
+mod found;
 mod gradients;
 mod input;
 mod loss;
