@@ -289,8 +289,8 @@ struct CrossEntropy {
         const A sum = total.first.sum[0];
         const A log_sum = natural_log(sum);
         const A hot = keep * t.weight;
-        // Without weight, an infinite distance does not count; a NaN does.
-        A value = hot == A(0) ? sum - sum : hot * ((maximum - target_logit) + log_sum);
+        // Without weight, an infinite distance does not count; a NaN does, and a row that has no maximum.
+        A value = hot == A(0) ? (sum - sum) + (maximum - maximum) : hot * ((maximum - target_logit) + log_sum);
         if (smooth != A(0)) {
             const A distance = (maximum - origin(target_logit)) + log_sum;
             value += smooth * fused(weight_total(), distance, -total.second.value());
