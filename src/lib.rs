@@ -23,6 +23,8 @@ pub mod nn;
 pub mod ops;
 pub mod plan;
 pub mod problem;
+#[cfg(doctest)]
+mod refused;
 mod tensor;
 pub mod tuning;
 
