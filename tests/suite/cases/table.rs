@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::common::Result;
+use crate::common::{devices, Result};
 
 /// Every case, and what it is about.
 const CASES: [(&str, &str); 55] = [
@@ -215,7 +215,7 @@ fn table() -> Result<()> {
     if old == table {
         return Ok(());
     }
-    if std::env::var(UPDATE).is_ok_and(|v| v == "1") {
+    if devices::is_on(UPDATE) {
         return Ok(std::fs::write(
             path,
             [head, BEGIN, &table, END, tail].concat(),

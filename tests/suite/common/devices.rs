@@ -44,10 +44,15 @@ pub fn is_host_run() -> bool {
     false
 }
 
+/// Whether a switch of the environment is at 1.
+pub fn is_on(switch: &str) -> bool {
+    std::env::var(switch).is_ok_and(|v| v == "1")
+}
+
 /// Whether a GPU test is to launch little: under compute-sanitizer (`ROWWISE_SANITIZED=1`) a launch takes
 /// a hundred times as long, and one of each kind tells as much as many.
 pub fn is_sanitized() -> bool {
-    std::env::var("ROWWISE_SANITIZED").is_ok_and(|v| v == "1")
+    is_on("ROWWISE_SANITIZED")
 }
 
 /// Of sizes or counts those that this run has the time for: on a CPU or a GPU, under compute-sanitizer,
@@ -129,7 +134,7 @@ pub fn cuda(test: &str) -> Option<&'static candle_core::Device> {
     });
     match device {
         Ok(device) => Some(device),
-        Err(reason) if std::env::var("ROWWISE_REQUIRE_GPU").is_ok_and(|v| v == "1") => {
+        Err(reason) if is_on("ROWWISE_REQUIRE_GPU") => {
             panic!("{test}: ROWWISE_REQUIRE_GPU=1, but there is no GPU: {reason}")
         }
         Err(_) => None,

@@ -3,6 +3,7 @@
 use candle_core::shape::{Dim, Dims};
 use candle_core::{DType, Device, Tensor, D};
 use candle_rowwise::ops;
+use candle_rowwise::plan::{with_tier, Tier};
 use candle_rowwise::problem::Op;
 
 use super::{float, normal, tensor, values, Result};
@@ -48,9 +49,20 @@ pub fn run(op: Op, x: &Tensor, sides: &[Tensor]) -> candle_core::Result<Tensor> 
     }
 }
 
+/// What a call gives when it is forced onto a tier; `None` where that cannot run it. Any other error is one.
+pub fn forced<T, E: std::fmt::Display>(
+    tier: Tier,
+    call: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<Option<T>, E> {
+    match with_tier(tier, call) {
+        Err(err) if err.to_string().contains("tier cannot run") => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
 /// With `ROWWISE_TEST_TRACE=1`, says what runs next: of a launch that does not end nothing else is known.
 fn trace(op: Op, x: &Tensor) {
-    if std::env::var("ROWWISE_TEST_TRACE").is_ok_and(|v| v == "1") {
+    if super::devices::is_on("ROWWISE_TEST_TRACE") {
         eprintln!("{} {:?} {:?}", op.name(), x.dtype(), x.layout());
     }
 }
