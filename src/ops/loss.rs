@@ -390,8 +390,8 @@ fn check_shape(
     .into())
 }
 
-/// Every target must be a class, or be ignored.
-fn check_targets(
+/// Every target, of u8, u32 or i64, must be a class, or be ignored.
+pub(crate) fn check_targets(
     name: &'static str,
     logits: &Tensor,
     classes: usize,
@@ -411,7 +411,7 @@ fn check_targets(
     };
     let found = match targets.dtype() {
         DType::U32 => find(&mut flat.to_vec1::<u32>()?.into_iter().map(i64::from)),
-        _ => find(&mut flat.to_vec1::<i64>()?.into_iter()),
+        _ => find(&mut flat.to_dtype(DType::I64)?.to_vec1::<i64>()?.into_iter()),
     };
     match found {
         None => Ok(()),

@@ -49,6 +49,7 @@ pub use crate::exchange::Trial;
 pub use cluster::cluster_trial;
 pub use cluster::{cluster_allgather, cluster_allreduce};
 pub(crate) use gradient::gradient;
+pub(crate) use loss::check_targets;
 pub use loss::{cross_entropy, cross_entropy_with_gradient, CrossEntropyOptions, Reduction};
 pub use norm::{
     add_layer_norm, add_rms_norm, l2_normalize, layer_norm, layer_norm_with, rms_norm,
