@@ -17,6 +17,15 @@ pub(super) fn reduce<Ds: Dims>(op: Op, x: &Tensor, dims: Ds, keepdim: bool) -> R
     apply_in_shape(op, &rows.x, &[], Some(rows.result.into()))
 }
 
+/// The elements in another dtype.
+pub(crate) fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
+    match t.elem_count() {
+        // Candle's GPU kernels are not launched on nothing without an error, and it slices what is not there.
+        0 => Tensor::zeros(t.shape(), dtype, t.device()),
+        _ => t.to_dtype(dtype),
+    }
+}
+
 /// A reduction with two results over `dims`.
 pub(super) fn reduce_to_pair<Ds: Dims>(
     op: Op,

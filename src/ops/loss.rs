@@ -274,7 +274,7 @@ impl<'a> Call<'a> {
                     }
                     .into());
                 }
-                Some(weights.detach().to_dtype(wide)?)
+                Some(dims::cast(&weights.detach(), wide)?)
             }
         };
         // The kernels answer with a NaN, and so they do where a test has them run on the host.

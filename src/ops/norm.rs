@@ -156,8 +156,11 @@ impl<'a> NormOptions<'a> {
             .into());
         }
         // A sum of another dtype or shape is refused later, as the weight would be.
-        let wide = weight.to_dtype(accumulator_dtype(weight.dtype()))?;
-        Ok(Some((wide + self.weight_offset)?))
+        let wide = dims::cast(weight, accumulator_dtype(weight.dtype()))?;
+        match wide.elem_count() {
+            0 => Ok(Some(wide)),
+            _ => Ok(Some((wide + self.weight_offset)?)),
+        }
     }
 }
 

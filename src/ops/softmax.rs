@@ -261,7 +261,7 @@ fn with<Dm: Dim>(log: bool, x: &Tensor, dim: Dm, options: &SoftmaxOptions) -> Re
     let value = |name, given: Option<&Tensor>| -> Result<Option<Tensor>> {
         let Some(given) = given else { return Ok(None) };
         check_dtype(op, name, given, x, &[x.dtype(), accumulator])?;
-        let wide = given.to_dtype(accumulator)?;
+        let wide = dims::cast(given, accumulator)?;
         broadcast(op, name, &wide, x, &values).map(Some)
     };
     let mut temperature = value("temperature", options.temperatures)?;
@@ -274,7 +274,7 @@ fn with<Dm: Dim>(log: bool, x: &Tensor, dim: Dm, options: &SoftmaxOptions) -> Re
         // f64 already.
         let is_added = given.dtype() != DType::U8;
         if is_added && (given.track_op() || x.dtype() == DType::F64) {
-            *given = given.to_dtype(accumulator)?;
+            *given = dims::cast(given, accumulator)?;
         }
         *given = broadcast(op, "mask", given, x, x.shape())?;
     }
