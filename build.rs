@@ -130,12 +130,15 @@ mod cuda {
             }
         };
         let (norms, others): (Vec<_>, Vec<_>) = files.into_iter().partition(of("norm_"));
-        let (gradients, norms) = norms.into_iter().partition(of("norm_gradient_"));
+        let (gradients, norms): (Vec<_>, Vec<_>) =
+            norms.into_iter().partition(of("norm_gradient_"));
+        let (losses, others): (Vec<_>, Vec<_>) = others.into_iter().partition(of("loss_"));
         // How eagerly ptxas spends registers on reordering. At its default, 5, it spills in kernels
-        // of both groups; at these levels in none.
-        compile_group(root, nvcc, "rowwise_norms", norms, 3, true);
-        let others = others.into_iter().chain([root.join("cuda/abi.cu")]);
-        compile_group(root, nvcc, "rowwise_kernels", others.collect(), 4, true);
+        // of all groups; at these levels in none.
+        compile_group(root, nvcc, "rowwise_losses", losses, 4, true);
+        let others = norms.into_iter().chain(others);
+        let others = others.chain([root.join("cuda/abi.cu")]);
+        compile_group(root, nvcc, "rowwise_kernels", others.collect(), 3, true);
         // But for these: of half types, layer norm's gradient in a cluster, and of f16 in a block, keeps a few of
         // a lane's 64 sums in memory (32 bytes). That way it runs in a cluster at 0.83 of copy speed at
         // (8192, 32768) bf16, with tiles of half as many at 0.60 (H200, 2026-11-30).

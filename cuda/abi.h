@@ -22,7 +22,10 @@ extern "C" {
 /* Warps of a block of the warp tier. */
 #define RW_MAX_WARP_TIER_WARPS 8
 /* Warps of a block of the tiled tier. */
-#define RW_TILED_WARPS 8
+#define RW_TILED_THREADS 512
+#define RW_TILED_ELEMENTS 32
+#define RW_COLUMN_WARPS 4
+#define RW_MAX_COLUMN (1 << 30)
 /* Warps that a streaming block may have. */
 #define RW_MAX_STREAMING_WARPS 8
 /* Chunk states that a streaming block keeps at once, at most. */
@@ -108,7 +111,8 @@ typedef enum rw_ownership {
     RW_RESIDENT_CLUSTER = 2,
     RW_STREAMING = 3,
     RW_SPLIT_K = 4,
-    RW_TILED = 5
+    RW_TILED = 5,
+    RW_COLUMNS = 6
 } rw_ownership;
 
 /* Statuses. Negative: refused here. Positive: a cudaError_t. */
@@ -128,10 +132,11 @@ typedef struct rw_plan {
     int32_t stage_offset; /* where the staged part of a row begins in shared memory */
     int32_t shared_bytes; /* dynamic shared memory of a block */
     int32_t unit;         /* chunks that a state published by a block of a team stands for */
-    int32_t groups;       /* of the tiled tier: 16-byte groups of columns read side by side */
-    int32_t repeats;      /* of those in a panel */
-    int32_t row_slots;    /* 16-byte vectors that a row of a panel has room for */
-    int64_t panels;       /* side by side in one outer index */
+    int32_t columns;      /* of the tiled tier: neighbouring rows that are read side by side */
+    int32_t block_rows;   /* and rows of a block */
+    int32_t lane_warps;   /* of the columns tier: warps that share a chunk */
+    int32_t chunk_warps;  /* and chunks that are walked side by side */
+    int64_t panels;       /* of both: of a block's rows, side by side in one outer index */
     int64_t staged;       /* chunks that a block keeps in shared memory */
     int64_t chunks;       /* of a row */
     void *workspace;      /* of the split-K tier, for this stream alone: RW_MAX_TEAMS times

@@ -9,10 +9,11 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::problem::{is_float, Op, Problem};
 use crate::tuning::{
-    chunk_shape, has_split_k, state_bytes, words_ahead, ChunkShape, MAX_CHUNK_UNITS,
-    MAX_CLUSTER_BLOCKS, MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS,
-    SPLIT_K_BLOCKS, STATE_BYTES, STREAMING_EXTRA_STATES, TEAM_BYTES, TILED_BYTES, TILED_WARPS,
-    VECTOR_BYTES, WARP_LANES, WINDOW_CHUNKS, WORKSPACE_BYTES,
+    chunk_shape, has_split_k, state_bytes, words_ahead, ChunkShape, COLUMNS_FROM_BLOCKS,
+    COLUMN_BLOCKS, COLUMN_WARPS, MAX_CHUNK_UNITS, MAX_CLUSTER_BLOCKS, MAX_COLUMN,
+    MAX_RESIDENT_WARPS, MAX_STREAMING_WARPS, MAX_TEAMS, MAX_WARP_TIER_WARPS,
+    PORTABLE_CLUSTER_BLOCKS, SPLIT_K_BLOCKS, STATE_BYTES, STREAMING_EXTRA_STATES, TEAM_BYTES,
+    TILED_ELEMENTS, TILED_THREADS, VECTOR_BYTES, WARP_LANES, WINDOW_CHUNKS, WORKSPACE_BYTES,
 };
 
 /// What the planner needs to know of a GPU.
@@ -62,21 +63,24 @@ pub enum Tier {
     Cluster,
     /// Blocks anywhere on the device, which agree through global memory.
     SplitK,
-    /// Rows that lie side by side: a block, or a cluster, turns a panel of them in shared memory.
+    /// Rows that lie side by side: a block, or a cluster, holds some of them in registers.
     Tiled,
+    /// Rows that lie side by side: threads that take a row each walk parts of it where it lies.
+    Columns,
     /// One thread.
     Serial,
 }
 
 impl Tier {
     /// Every tier.
-    pub const ALL: [Tier; 6] = [
+    pub const ALL: [Tier; 7] = [
         Tier::Serial,
         Tier::Warp,
         Tier::Block,
         Tier::Cluster,
         Tier::SplitK,
         Tier::Tiled,
+        Tier::Columns,
     ];
 
     /// The name that errors and plans show.
@@ -87,6 +91,7 @@ impl Tier {
             Tier::Cluster => "cluster",
             Tier::SplitK => "split-k",
             Tier::Tiled => "tiled",
+            Tier::Columns => "columns",
             Tier::Serial => "serial",
         }
     }
@@ -132,20 +137,31 @@ pub struct Plan {
     pub shared_bytes: usize,
     /// Chunks that a state stands for which a block of a team publishes: 1 or 32.
     pub unit: usize,
-    /// How rows that lie side by side are turned.
+    /// How rows that lie side by side are held.
     pub panel: Option<Panel>,
+    /// How rows that lie side by side are walked.
+    pub columns: Option<Columns>,
 }
 
-/// How a panel of rows that lie side by side is read and kept.
+/// The rows that lie side by side which a block of the tiled tier has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Panel {
-    /// 16-byte groups of rows that a warp reads side by side: 2, 4 or 8.
-    pub groups: usize,
-    /// Of those, in a panel.
-    pub repeats: usize,
-    /// 16-byte vectors that a row has room for in shared memory: a multiple of 8.
-    pub row_slots: usize,
+    /// Neighbouring rows of neighbouring threads: a power of two up to 32.
+    pub columns: usize,
+    /// Rows of the block: groups of so many, side by side.
+    pub rows: usize,
     /// Panels side by side in one outer index.
+    pub panels: usize,
+}
+
+/// How the warps of a block share 32 rows that lie side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns {
+    /// Warps that share a chunk.
+    pub lane_warps: usize,
+    /// Chunks that are walked side by side.
+    pub chunk_warps: usize,
+    /// Panels of 32 rows side by side in one outer index.
     pub panels: usize,
 }
 
@@ -172,25 +188,38 @@ impl Plan {
         };
         let tier = forced.tier;
         if !problem.input.is_contiguous() {
-            if !matches!(tier, None | Some(Tier::Tiled)) {
-                return refuse(
-                    tier.unwrap_or(Tier::Tiled),
-                    format!("{} rows lie side by side", problem.input.inner),
-                );
-            }
-            return match cut.tiled_plan(device, problem) {
+            let inner = problem.input.inner;
+            let tiled = || cut.tiled_plan(device, problem);
+            let columns = || cut.columns_plan(device, problem);
+            let (plan, refused) = match tier {
+                None => {
+                    let busy = COLUMNS_FROM_BLOCKS * device.multiprocessors;
+                    let walks = columns().filter(|plan| {
+                        problem.op.is_reduction()
+                            && cut.shape.lanes == WARP_LANES
+                            && plan.blocks >= busy
+                    });
+                    (walks.or_else(tiled).or_else(columns), Tier::Columns)
+                }
+                Some(Tier::Tiled) => (tiled(), Tier::Tiled),
+                Some(Tier::Columns) => (columns(), Tier::Columns),
+                Some(tier) => return refuse(tier, format!("{inner} rows lie side by side")),
+            };
+            return match plan {
                 Some(plan) => Ok(plan),
                 None => refuse(
-                    Tier::Tiled,
+                    refused,
                     format!(
-                        "a panel of columns of {} elements does not fit in {} bytes of shared memory of each of {} blocks, or there is no kernel of the op for columns",
-                        problem.width, device.shared_bytes_per_block, device.max_cluster
+                        "of columns of {} elements neither the tiles fit in the registers of {} blocks nor the states in {} bytes of shared memory, or there is no kernel of the op for columns",
+                        problem.width, device.max_cluster, device.shared_bytes_per_block
                     ),
                 ),
             };
         }
         match tier {
-            Some(Tier::Tiled) => refuse(Tier::Tiled, "rows are contiguous".to_string()),
+            Some(tier @ (Tier::Tiled | Tier::Columns)) => {
+                refuse(tier, "rows are contiguous".to_string())
+            }
             Some(Tier::Serial) if cut.shape.lanes > 1 => refuse(
                 Tier::Serial,
                 format!("{} lanes share the row", cut.shape.lanes),
@@ -279,6 +308,7 @@ impl Cut {
             shared_bytes: self.bytes_ahead(MAX_WARP_TIER_WARPS, problem),
             unit: 1,
             panel: None,
+            columns: None,
         }
     }
 
@@ -379,70 +409,115 @@ impl Cut {
         })
     }
 
-    /// Panels of the widest kind that fits: first one block a panel with two blocks a multiprocessor,
-    /// then clusters, then what a multiprocessor holds once. `None` where nothing fits, and where
-    /// there are no such kernels: of integers (any and all run as integers), and of norms
-    /// and ops with side inputs, which work on the last dim.
-    fn tiled_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
+    /// Whether there are kernels of the op for rows that lie side by side: none of integers (any and all run as
+    /// integers), nor of ops with side inputs, which work on the last dim.
+    fn has_columns(problem: &Problem) -> bool {
         let as_integers = !is_float(problem.dtype) || matches!(problem.op, Op::Any | Op::All);
-        let of_rows =
-            matches!(problem.op, Op::L2Normalize { .. }) || !problem.op.operands().is_empty();
-        if as_integers || of_rows || self.chunks > WINDOW_CHUNKS {
+        let normalizes = matches!(problem.op, Op::L2Normalize { .. });
+        !as_integers && !normalizes && problem.op.operands().is_empty()
+    }
+
+    /// Blocks of 32 rows, their length shared by as many warps as have something to do, and by the blocks of a
+    /// cluster; `None` where the states of all chunks do not fit.
+    fn columns_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
+        let fits = self.chunks <= WINDOW_CHUNKS && problem.width <= MAX_COLUMN;
+        if !Self::has_columns(problem) || !fits {
             return None;
         }
-        let vector = VECTOR_BYTES / problem.dtype.size_in_bytes();
-        let row_slots = problem.width.div_ceil(vector).next_multiple_of(8);
-        let row_bytes = row_slots * VECTOR_BYTES;
         let inner = problem.input.inner;
-        let most = (inner.div_ceil(vector).next_power_of_two()).clamp(2, 8);
-        let half = (device.shared_bytes_per_multiprocessor / 2)
-            .saturating_sub(1024)
-            .min(device.shared_bytes_per_block);
-        let fits = |groups: usize, blocks: usize, bytes: usize| {
-            // Each block owns a column at least.
-            blocks <= device.max_cluster.min(groups * vector)
-                && groups * vector * row_bytes / blocks <= bytes
+        let panels = inner.div_ceil(WARP_LANES);
+        let owners = (problem.rows / inner).checked_mul(panels)?;
+        let most = device.max_cluster.min(self.chunks);
+        let row_blocks = match problem.op.is_reduction() {
+            // As many as keep the device busy.
+            true => (COLUMN_BLOCKS * device.multiprocessors)
+                .div_ceil(owners)
+                .min(PORTABLE_CLUSTER_BLOCKS)
+                .min(most),
+            // What is read again is on its way through the L2 cache: the fewer rows at once, the surer.
+            false => most,
         };
-        let whole = device.shared_bytes_per_block;
-        let clusters = |bytes| [2, 4, 8].map(|blocks| (most, blocks, bytes));
-        let (groups, row_blocks, _) = [(most, 1, half), (most.min(4), 1, half)]
-            .into_iter()
-            .chain(clusters(half))
-            .chain(clusters(whole))
-            .chain([(most.min(4), 1, whole), (2, 1, whole)])
-            .find(|(groups, blocks, bytes)| fits(*groups, *blocks, *bytes))?;
-        // Short rows: more of them side by side, so that a block has some work to do.
-        let mut repeats = 1;
-        while row_blocks == 1
-            && 2 * repeats * groups * vector * row_bytes <= TILED_BYTES
-            && repeats * groups * vector < inner
-        {
-            repeats *= 2;
-        }
-        let panels = inner.div_ceil(groups * repeats * vector);
-        let blocks = (problem.rows / inner)
-            .checked_mul(panels)?
+        let row_blocks = (row_blocks + 1).next_power_of_two() / 2;
+        let state_bytes = state_bytes(problem.op, problem.dtype);
+        // All warps share a chunk, or as many as it has lanes: two or four chunks side by side were slower at each shape
+        // that was tried, by 2 to 10 % (H200, 2026-11-30).
+        let chunk_warps = 1;
+        let lane_warps = COLUMN_WARPS.min(self.shape.lanes);
+        // ColumnShare::bytes of context.cuh.
+        let of_lanes = chunk_warps * self.shape.lanes * (WARP_LANES + 1);
+        let shared_bytes = (of_lanes + 2 * (self.chunks + 1) * WARP_LANES) * state_bytes;
+        let blocks = owners
             .checked_mul(row_blocks)
             .filter(|blocks| *blocks <= device.max_blocks)?;
-        Some(Plan {
-            tier: Tier::Tiled,
+        (shared_bytes <= device.shared_bytes_per_block).then_some(Plan {
+            tier: Tier::Columns,
             residency: Residency::Registers,
             vectors: self.shape.vectors,
             chunks: self.chunks,
             lanes: self.shape.lanes,
-            threads: TILED_WARPS * WARP_LANES,
+            threads: chunk_warps * lane_warps * WARP_LANES,
             row_blocks,
             blocks,
             slots: 0,
             stage_offset: 0,
-            shared_bytes: groups * repeats * vector * row_bytes / row_blocks,
+            shared_bytes,
             unit: 1,
-            panel: Some(Panel {
-                groups,
-                repeats,
-                row_slots,
+            panel: None,
+            columns: Some(Columns {
+                lane_warps,
+                chunk_warps,
                 panels,
             }),
+        })
+    }
+
+    /// As many rows a block as it has threads for; `None` where a row has more chunks than a cluster has blocks, or
+    /// its tiles are too large for the registers, and where there are no such kernels.
+    fn tiled_plan(&self, device: &DeviceLimits, problem: &Problem) -> Option<Plan> {
+        let vector = VECTOR_BYTES / problem.dtype.size_in_bytes();
+        let most_blocks = device.max_cluster.min(MAX_CLUSTER_BLOCKS);
+        if !Self::has_columns(problem)
+            || self.chunks > most_blocks
+            || self.shape.vectors * vector > TILED_ELEMENTS
+        {
+            return None;
+        }
+        let inner = problem.input.inner;
+        let lanes = self.shape.lanes;
+        let threads = match problem.dtype.size_in_bytes() {
+            8 => TILED_THREADS / 2,
+            _ => TILED_THREADS,
+        };
+        let all = inner.next_power_of_two().min(threads / lanes);
+        // Whole warps.
+        let rows = all.max(WARP_LANES / lanes);
+        let panels = inner.div_ceil(rows);
+        let blocks = (problem.rows / inner)
+            .checked_mul(panels)?
+            .checked_mul(self.chunks)
+            .filter(|blocks| *blocks <= device.max_blocks)?;
+        // TileShare::bytes of context.cuh.
+        let of_chunks = if self.chunks > 1 { 2 * self.chunks } else { 0 };
+        let shared_bytes = rows * (lanes + 2 + of_chunks) * state_bytes(problem.op, problem.dtype);
+        (shared_bytes <= device.shared_bytes_per_block).then_some(Plan {
+            tier: Tier::Tiled,
+            residency: Residency::Registers,
+            vectors: self.shape.vectors,
+            chunks: self.chunks,
+            lanes,
+            threads: rows * lanes,
+            row_blocks: self.chunks,
+            blocks,
+            slots: 0,
+            stage_offset: 0,
+            shared_bytes,
+            unit: 1,
+            panel: Some(Panel {
+                columns: rows.min(WARP_LANES),
+                rows,
+                panels,
+            }),
+            columns: None,
         })
     }
 
@@ -481,6 +556,7 @@ impl Cut {
             shared_bytes: self.bytes_ahead(self.chunks.div_ceil(cluster), problem),
             unit: 1,
             panel: None,
+            columns: None,
         }
     }
 
@@ -518,6 +594,7 @@ impl Cut {
             shared_bytes: stage_offset + staged * self.staged_bytes(problem),
             unit: 1,
             panel: None,
+            columns: None,
         }
     }
 }
@@ -542,8 +619,8 @@ impl fmt::Display for Plan {
         if let Some(panel) = self.panel {
             write!(
                 f,
-                "panels of {} x {} groups of columns; ",
-                panel.repeats, panel.groups
+                "{} rows side by side a block, {} of them neighbours; ",
+                panel.rows, panel.columns
             )?;
         }
         write!(
@@ -606,7 +683,7 @@ fn with_forced<R>(forced: Forced, f: impl FnOnce() -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{DType, Layout};
+    use candle_core::{DType, Layout, Shape};
 
     fn problem(op: Op, dtype: DType, rows: usize, width: usize) -> Problem {
         let side = Layout::contiguous(width);
@@ -690,6 +767,38 @@ mod tests {
                 (Tier::SplitK, 256),
             ]
         );
+    }
+
+    #[test]
+    fn columns_are_held_or_walked() {
+        let plan = |op, outer: usize, width: usize, inner: usize, device: &DeviceLimits| {
+            let strides = vec![width * inner, 1, inner];
+            let layout = Layout::new(Shape::from((outer, inner, width)), strides, 0);
+            let problem = Problem::new(op, &layout, DType::BF16, &[]).unwrap();
+            let plan = Plan::select(&problem, device).unwrap();
+            (plan.tier, plan.row_blocks)
+        };
+        let h200 = DeviceLimits::H200;
+        for (op, outer, width, inner, expected) in [
+            // What is read twice is held as long as a cluster can.
+            (Op::Softmax, 64, 4096, 512, (Tier::Tiled, 4)),
+            (Op::Softmax, 1, 16384, 8192, (Tier::Tiled, 16)),
+            (Op::Softmax, 1, 16385, 8192, (Tier::Columns, 16)),
+            // Reductions walk where there are enough of them.
+            (Op::Sum, 64, 4096, 512, (Tier::Columns, 1)),
+            (Op::Sum, 1, 2048, 2048, (Tier::Tiled, 2)),
+            (Op::Sum, 1, 16384, 8192, (Tier::Columns, 2)),
+            (Op::Sum, 512, 100, 1024, (Tier::Tiled, 1)),
+        ] {
+            let got = plan(op, outer, width, inner, &h200);
+            assert_eq!(got, expected, "{} ({outer}, {width}, {inner})", op.name());
+        }
+        let no_clusters = DeviceLimits {
+            max_cluster: 1,
+            ..h200
+        };
+        let softmax = plan(Op::Softmax, 64, 4096, 512, &no_clusters);
+        assert_eq!(softmax, (Tier::Columns, 1));
     }
 
     #[test]

@@ -607,6 +607,10 @@ impl OperandView {
 /// Outer dims that a row view may have after merging the ones that walk memory as one.
 pub const MAX_OUTER_DIMS: usize = 3;
 
+/// Elements from one element of a row to the next up to which kernels read columns where they lie: they count the
+/// bytes between them in 32 bits.
+pub const MAX_AXIS_STRIDE: usize = (1 << 32) / 8 - 1;
+
 /// Where the rows of a tensor lie: contiguous rows with any strides between them, or columns, rows
 /// that lie side by side with any stride along them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -654,7 +658,7 @@ impl Rows {
         let inner = match merged.first() {
             _ if is_contiguous => 1,
             // A stride of 0 repeats one element, and a shorter one than the panel's width overlaps.
-            Some(&(size, 1)) if axis_stride >= size => {
+            Some(&(size, 1)) if axis_stride >= size && axis_stride <= MAX_AXIS_STRIDE => {
                 merged.remove(0);
                 size
             }

@@ -141,7 +141,8 @@ mod options_borrow_their_tensors {}
 /// fn is_one_warp(tier: Tier) -> bool {
 ///     match tier {
 ///         Tier::Warp => true,
-///         Tier::Serial | Tier::Block | Tier::Cluster | Tier::SplitK | Tier::Tiled => false,
+///         Tier::Serial | Tier::Block | Tier::Cluster | Tier::SplitK => false,
+///         Tier::Tiled | Tier::Columns => false,
 ///         _ => false,
 ///     }
 /// }
@@ -152,7 +153,8 @@ mod options_borrow_their_tensors {}
 /// fn is_one_warp(tier: Tier) -> bool {
 ///     match tier {
 ///         Tier::Warp => true,
-///         Tier::Serial | Tier::Block | Tier::Cluster | Tier::SplitK | Tier::Tiled => false,
+///         Tier::Serial | Tier::Block | Tier::Cluster | Tier::SplitK => false,
+///         Tier::Tiled | Tier::Columns => false,
 ///     }
 /// }
 /// ```

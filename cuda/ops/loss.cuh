@@ -157,7 +157,7 @@ template <class T, bool Plain>
 struct CrossEntropy {
     using Element = T;
     using A = accum_t<T>;
-    using Exponentials = OnlineLogSumExp<A>;
+    using Exponentials = LogSumExpOf<T>;
     // With the weighted sum of the logits' distances from the target's, which only smoothing fills.
     using State = Pair<Exponentials, Sum<A>>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
@@ -335,7 +335,7 @@ struct CrossEntropyBody : CrossEntropy<T, Plain> {
     static constexpr int kMostVectors = loss_vectors<T, Plain>;
     // Of f64, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
     static constexpr int kMostSplitVectors = sizeof(T) == 8 ? 4 : 8;
-    static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 4, 4, 2, 2} : Occupancy{2, 3, 3, 2, 2};
+    static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 4, 4, 2, 2} : Occupancy{2, 3, 3, 2, 2, 1};
 
     A* y;
     A* statistics;  // maxima of all rows, then factors; null for the weights of targets
@@ -462,19 +462,14 @@ private:
             }
             const Kept<N>& k = kept(tile);
             const A tile_factor = exp_nonpositive(k.state.maximum[0] - shift) * factor;
-            emit(tile, out, [&](int i) { return k.terms[i] * tile_factor; });
-            // The target's place once more, by the thread that has it: not a test for each vector.
             const i64 place = t.index - tile.first;
-            if (place >= 0 && place < tile.left && (place & (tile.stride - 1)) < kVectorElements<T>) {
-                A term = A(0);
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    term = tile.offset(i) == place ? k.terms[i] : term;
-                }
-                if (place <= tile.offset(N - 1)) {
-                    out.store_element(tile.first + place, fused(term, tile_factor, -hot));
-                }
-            }
+            const bool has_target = place >= 0 && place < tile.left &&
+                                    (place & (tile.stride - 1)) < kVectorElements<T> &&
+                                    place <= tile.offset(N - 1);
+            emit_replacing(
+                tile, out, [&](int i) { return k.terms[i] * tile_factor; },
+                has_target ? static_cast<int>(place) : -1,
+                [&](int i) { return fused(k.terms[i], tile_factor, -hot); });
         });
         if (folds) {
             once(row, ctx, [&] {

@@ -72,9 +72,11 @@ RW_DEVICE ScaledMoments<T> safe_moments(const Row& row, i64 axis_size, Ctx& ctx,
                                         double eps) {
     using A = accum_t<T>;
     ScaledMoments<T> m{moments<true>(row, axis_size, ctx, in, A(1)), A(1)};
-    if (!squares_are_safe(m.state.squares[0])) {
-        m.scale = safe_scale(row, axis_size, ctx, in, eps);
-        if (m.scale != A(1)) {
+    const bool safe = squares_are_safe(m.state.squares[0]);
+    if (walks_again(row, !safe, ctx)) {
+        const A scale = safe_scale(row, axis_size, ctx, in, eps);
+        m.scale = safe ? A(1) : scale;
+        if (walks_again(row, m.scale != A(1), ctx)) {
             m.state = moments<true>(row, axis_size, ctx, in, m.scale);
         }
     }

@@ -181,11 +181,15 @@ struct NormInputs<T, true> {
     RW_DEVICE void emit_sum(const Row& row, i64 axis_size, const Ctx& ctx, const TileT& tile,
                             const In& in) const {
         if (sum != nullptr) {
-            OutputRow<Ctx, T> out(row, axis_size, ctx, sum);
+            OutputRow<Ctx, T, !Ctx::kResident> out(row, axis_size, ctx, sum);
             emit(tile, out, [&](int i) { return in.element(i); });
         }
     }
 };
+
+// General bodies write alone where they walk a row: with a shift, they spill as split-K (12 to 180 bytes).
+template <class Ctx, class T, bool General>
+using NormOutput = OutputRow<Ctx, T, General && !Ctx::kResident>;
 
 // y = x / sqrt(mean(x^2) + eps) * weight + bias (Zhang and Sennrich, "Root Mean Square Layer
 // Normalization", 2019); or x / max(sqrt(sum(x^2)), eps).
@@ -209,7 +213,7 @@ struct RmsNormBody : NormInputs<T, General> {
             safe_sum_of_squares(row, axis_size, ctx, in, divisor.squared_eps());
         const A scale = squares.scale;
         const A inverse = divisor.inverse(divide(squares.sum, divisor.count(axis_size)), scale);
-        OutputRow<Ctx, T> out(row, axis_size, ctx, this->y);
+        NormOutput<Ctx, T, General> out(row, axis_size, ctx, this->y);
         const auto weights = this->weights();
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             in.select(tile);
@@ -279,18 +283,20 @@ struct LayerNormBody : NormInputs<T, General> {
     using Element = T;
     static constexpr bool kEmitsRow = true;
     // More spill where two blocks share a multiprocessor (src/tuning.rs).
-    static constexpr int kMostSplitVectors = General && sizeof(T) != 4 ? 4 : 8;
+    static constexpr int kMostSplitVectors = sizeof(T) == 8 || (General && sizeof(T) == 2) ? 4 : 8;
     static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
     static constexpr Occupancy kOccupancy =
-        General ? Occupancy{2, 2, 2, 2, 2, 1} : Occupancy{2, 4, 4, 3, 2};
+        General ? Occupancy{2, 2, 2, 2, 2, 1} : Occupancy{2, 4, 4, 3, 2, 1};
+    // With 2, 64 bytes spill.
+    static constexpr int kF64Blocks = General ? 1 : 2;
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         auto in = this->rows(row, axis_size, ctx);
         const Centring<A> c = centring(row, axis_size, ctx, in, this->eps);
-        OutputRow<Ctx, T> out(row, axis_size, ctx, this->y);
+        NormOutput<Ctx, T, General> out(row, axis_size, ctx, this->y);
         const auto weights = this->weights();
         const auto biases = this->biases(A(0));
         const A shift = -c.mean * c.inverse;

@@ -94,6 +94,8 @@ struct SumBody : Reduction<T> {
     using Output = total_output_t<T>;
     using A = total_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Sum<A>>);
+    // With 8, 28 bytes (bf16) spill.
+    static constexpr int kColumnOccupancy[] = {6, 3};
 
     InputRows<T> x;
     Output* y;
@@ -113,13 +115,14 @@ struct SumBody : Reduction<T> {
                 const bool finite = absolute(total) <= Limits<A>::largest();
                 if (finite) {
                     total = divide(total, count);
-                } else {
+                }
+                if (walks_again(row, !finite, ctx)) {
                     // A sum beyond the range, of values whose mean may be within it. By 2^-64 no row
                     // is long enough to get there, and what that loses of small values does not count.
                     constexpr A kShrink = A(1) / A(1ull << 32) / A(1ull << 32);
-                    total = fold_row<Sum<A>>(row, axis_size, ctx, in, [&](A v) { return v * kShrink; })
-                                .value();
-                    total = divide(total, count) / kShrink;
+                    const A shrunk =
+                        fold_row<Sum<A>>(row, axis_size, ctx, in, [&](A v) { return v * kShrink; }).value();
+                    total = finite ? total : divide(shrunk, count) / kShrink;
                 }
             }
         }
@@ -133,6 +136,7 @@ struct SquaresBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<SumOfSquares<A>>);
+    static constexpr int kTileBlocks = 1;
     static constexpr Occupancy kOccupancy = kWideReductionOccupancy;
 
     InputRows<T> x;
@@ -157,6 +161,8 @@ struct VarianceBody : Reduction<T> {
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
     static constexpr Occupancy kOccupancy = kWideReductionOccupancy;
+    // With 2, 4 (bf16) and 12 bytes (f32) spill.
+    static constexpr int kTileBlocks = 1;
 
     InputRows<T> x;
     Output* y;
@@ -244,6 +250,7 @@ struct MinMaxBody : Reduction<T> {
     using A = accum_t<T>;
     using State = MinMax<A>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
+    static constexpr int kTileBlocks = 1;
     static constexpr Occupancy kOccupancy = kWideReductionOccupancy;
 
     InputRows<T> x;
@@ -312,7 +319,8 @@ template <class T>
 struct LogSumExpBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
-    static constexpr int kStateBytes = sizeof(Slot<OnlineLogSumExp<A>>);
+    static constexpr int kStateBytes = sizeof(Slot<LogSumExpOf<T>>);
+    static constexpr int kColumnOccupancy[] = {6, 2};
 
     InputRows<T> x;
     Output* y;
@@ -321,7 +329,7 @@ struct LogSumExpBody : Reduction<T> {
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
         const auto state =
-            fold_row<OnlineLogSumExp<A>>(row, axis_size, ctx, in, [](A v) { return v; });
+            fold_row<LogSumExpOf<T>>(row, axis_size, ctx, in, [](A v) { return v; });
         once(row, ctx, [&] { y[row.index] = round_to<T>(state.value()); });
     }
 };

@@ -20,7 +20,7 @@ struct SoftmaxBody {
     static constexpr int kMostSplitVectors = kIsF16<T> ? 4 : 8;
     static constexpr bool kTakesColumns = !kIsInteger<T>;
     using A = accum_t<T>;
-    using State = OnlineLogSumExp<A>;
+    using State = LogSumExpOf<T>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {4, 5, 5, 2, 2};
 
@@ -52,6 +52,8 @@ struct SoftmaxBody {
         OutputRow<Ctx, T> out(row, axis_size, ctx, y);
         const A shift = finite_shift(total.maximum[0]);
         const A inverse = reciprocal(total.sum[0]);
+        // Of half types, the exponentials and what is worked out of them leave no register for it.
+        ctx.forget_place();
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             const Exponentials<N>& e = exponentials(tile);
             const A scale = exp_nonpositive(e.state.maximum[0] - shift) * inverse;
@@ -69,7 +71,7 @@ struct LogSoftmaxBody {
     static constexpr int kMostSplitVectors = 8;
     static constexpr bool kTakesColumns = !kIsInteger<T>;
     using A = accum_t<T>;
-    using State = OnlineLogSumExp<A>;
+    using State = LogSumExpOf<T>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {3, 4, 4, 2, 2};
 

@@ -19,7 +19,7 @@ struct SoftmaxGradientBody {
     static constexpr int kMostSplitVectors = kMostVectors;
     static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
-    using Exps = OnlineLogSumExp<A>;
+    using Exps = LogSumExpOf<T>;
     using State = WeightedLogSumExp<A, !kLog>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {2, 3, 3, 2, 2, 1};

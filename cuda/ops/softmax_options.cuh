@@ -189,7 +189,7 @@ struct SoftmaxWithBody {
     static constexpr int kMostSplitVectors = kMostVectors;
     static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
-    using State = OnlineLogSumExp<A>;
+    using State = LogSumExpOf<T>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     static constexpr Occupancy kOccupancy = {2, 3, 3, 2, 2, 1};
 
@@ -266,7 +266,7 @@ struct SoftmaxWithGradientBody {
     static constexpr int kMostSplitVectors = kMostVectors;
     static constexpr bool kTakesColumns = false;
     using A = accum_t<T>;
-    using Exps = OnlineLogSumExp<A>;
+    using Exps = LogSumExpOf<T>;
     using State = WeightedLogSumExp<A, !kLog>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
     // Of f32, the logarithm's kernel of the warp tier spills 4 bytes with 128 registers.

@@ -88,9 +88,11 @@ RW_DEVICE ScaledSquares<T> safe_sum_of_squares(const Row& row, i64 axis_size, Ct
                                                RowCache<Ctx, T, Kind...>& in, double eps) {
     using A = accum_t<T>;
     ScaledSquares<T> squares{sum_of_squares(row, axis_size, ctx, in, A(1)), A(1)};
-    if (!squares_are_safe(squares.sum)) {
-        squares.scale = safe_scale(row, axis_size, ctx, in, eps);
-        if (squares.scale != A(1)) {
+    const bool safe = squares_are_safe(squares.sum);
+    if (walks_again(row, !safe, ctx)) {
+        const A scale = safe_scale(row, axis_size, ctx, in, eps);
+        squares.scale = safe ? A(1) : scale;
+        if (walks_again(row, squares.scale != A(1), ctx)) {
             squares.sum = sum_of_squares(row, axis_size, ctx, in, squares.scale);
         }
     }

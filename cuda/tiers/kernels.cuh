@@ -118,10 +118,11 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
     warp_kernel(const __grid_constant__ Body body, const __grid_constant__ Geometry g) {
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentWarp, Body::kStateBytes>;
     const int warp = threadIdx.x / kWarpSize;
-    const int rows_per_warp = kWarpSize / g.lanes;
-    const int place = lane_id() / g.lanes;
+    // A power of two: divisions would take some 40 instructions.
+    const int lanes_log2 = 31 - __clz(g.lanes);
+    const int rows_per_warp = kWarpSize >> lanes_log2;
+    const int place = lane_id() >> lanes_log2;
     const i64 warps_per_block = blockDim.x / kWarpSize;
-    const i64 step = static_cast<i64>(gridDim.x) * warps_per_block * rows_per_warp;
     const auto context = [&] {
         Ctx ctx{};
         ctx.lane = lane_id() & (g.lanes - 1);
@@ -138,6 +139,7 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
         RW_DYNAMIC_SHARED(dynamic_shared);
         Ctx ctx = context();
         ctx.ahead = RowsAhead::in<typename Body::Element, V>(dynamic_shared);
+        const i64 step = static_cast<i64>(gridDim.x) * warps_per_block * rows_per_warp;
         run_ahead(body, (blockIdx.x * warps_per_block + warp) * rows_per_warp, place, step, g, ctx, sums);
         // Where rows were staged, once no warp has any left.
         using Meeting = typename decltype(sums)::Meeting;
@@ -147,10 +149,13 @@ __global__ void __launch_bounds__(RW_MAX_WARP_TIER_WARPS * kWarpSize,
         sums.finish_side_by_side(ctx.own_tile(Row{0, true}, g.width), g.lanes,
                                  *reinterpret_cast<Meeting*>(dynamic_shared));
     } else {
-        for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;
-             first += step) {
+        for (i64 first = (blockIdx.x * warps_per_block + warp) * rows_per_warp; first < g.rows;) {
             Ctx ctx = context();
             body(Row{first + place, first + place < g.rows}, g.width, ctx);
+            // The step is worked out for each row: softmax of half types has no registers left to keep it in.
+            u32 lanes = static_cast<u32>(g.lanes);
+            forget(lanes);
+            first += static_cast<i64>(gridDim.x) * (blockDim.x >> (31 - __clz(static_cast<int>(lanes))));
         }
     }
 }
@@ -187,7 +192,7 @@ __global__ void __launch_bounds__(RW_MAX_RESIDENT_WARPS * kWarpSize,
 #if __CUDA_ARCH__ >= 900
     using Ctx = Context<typename Body::Element, V, Ownership::kResidentCluster, Body::kStateBytes>;
     RW_SHARED(slots, ClusterSlots<Body::kStateBytes>);
-    start_cluster(&slots);
+    start_cluster(slots.barriers);
     Ctx ctx{};
     ctx.lane = lane_id();
     ctx.lanes = kWarpSize;

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "columns.cuh"
 #include "kernels.cuh"
 #include "tiled.cuh"
 
@@ -147,16 +148,23 @@ bool plan_is_sound(const rw_plan& plan, i64 rows, i64 width) {
             return units >= plan.row_blocks && (plan.unit != 1 || kept <= plan.slots) &&
                    streaming_is_sound<Body>(plan, chunk, warps, kept);
         }
+        case RW_COLUMNS:
+            return warps == plan.lane_warps * plan.chunk_warps && warps <= RW_COLUMN_WARPS &&
+                   plan.chunks <= kWindowChunks && (plan.chunks == 1 || plan.lanes == kWarpSize) &&
+                   width <= RW_MAX_COLUMN && is_power_of_two(plan.row_blocks) &&
+                   plan.row_blocks <= min_of<i64>(plan.chunks, RW_MAX_CLUSTER_BLOCKS) && plan.panels > 0 &&
+                   plan.blocks % (plan.panels * plan.row_blocks) == 0 &&
+                   plan.shared_bytes >=
+                       ColumnShare::bytes(plan.lanes, plan.chunk_warps, plan.chunks, Body::kStateBytes);
         case RW_TILED: {
-            constexpr int W = kVectorElements<typename Body::Element>;
-            const i64 panel = static_cast<i64>(plan.groups) * plan.repeats * W;
-            return warps <= RW_TILED_WARPS && is_power_of_two(plan.groups) && plan.groups <= 8 &&
-                   is_power_of_two(plan.repeats) && is_power_of_two(plan.row_blocks) &&
-                   plan.row_blocks <= RW_MAX_CLUSTER_BLOCKS && panel >= plan.row_blocks &&
-                   plan.row_slots % 8 == 0 && static_cast<i64>(plan.row_slots) * W >= width &&
-                   panel / plan.row_blocks * plan.row_slots * kVectorBytes <= plan.shared_bytes &&
-                   plan.panels > 0 && plan.blocks % (plan.panels * plan.row_blocks) == 0 &&
-                   plan.chunks <= kWindowChunks && (plan.chunks == 1 || plan.lanes == kWarpSize);
+            return is_power_of_two(plan.columns) && plan.columns <= kWarpSize && plan.block_rows > 0 &&
+                   plan.block_rows % plan.columns == 0 && plan.threads == plan.block_rows * plan.lanes &&
+                   plan.threads % kWarpSize == 0 && plan.threads <= kTileThreads<typename Body::Element> &&
+                   plan.row_blocks == plan.chunks && plan.chunks <= RW_MAX_CLUSTER_BLOCKS &&
+                   (plan.chunks == 1 || plan.lanes == kWarpSize) && plan.panels > 0 &&
+                   plan.blocks % (plan.panels * plan.row_blocks) == 0 &&
+                   plan.shared_bytes >=
+                       TileShare::bytes(plan.block_rows, plan.lanes, plan.chunks, Body::kStateBytes);
         }
     }
     return false;
@@ -270,26 +278,36 @@ int launch(const Body& body, i64 rows, i64 width, const rw_plan& plan, void* str
                     return RW_NO_KERNEL;
                 }
             });
+        case RW_COLUMNS:
+            if constexpr (!Body::kTakesColumns) {
+                return RW_NO_KERNEL;
+            } else {
+                const ColumnGeometry columns = {width,      plan.lane_warps, plan.chunk_warps, plan.row_blocks,
+                                                plan.lanes, plan.chunks,     plan.panels};
+                if (plan.chunks == 1) {
+                    return with_vectors<kMost>(typename Lists::Warp{}, plan.vectors, [&](auto v) {
+                        return start(columns_kernel<Body, decltype(v)::kCount>, columns);
+                    });
+                }
+                return with_vectors<kMost>(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
+                    return start(columns_kernel<Body, decltype(v)::kCount>, columns);
+                });
+            }
         case RW_TILED:
             if constexpr (!Body::kTakesColumns) {
                 return RW_NO_KERNEL;
             } else {
-                constexpr int W = kVectorElements<typename Body::Element>;
-                PanelGeometry panels = {width,        plan.groups,    plan.repeats, plan.row_blocks, 0,
-                                        plan.row_slots, plan.lanes, plan.chunks,  plan.panels};
-                while (plan.row_blocks << (panels.own_log2 + 1) <= plan.groups * plan.repeats * W) {
-                    panels.own_log2 += 1;
-                }
-                if (plan.chunks == 1) {
-                    return with_vectors<kMost>(typename Lists::Warp{}, plan.vectors, [&](auto v) {
-                        return start(
-                            tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledWarp>, panels);
-                    });
-                }
-                return with_vectors<kMost>(typename Lists::Streaming{}, plan.vectors, [&](auto v) {
-                    return start(
-                        tiled_kernel<Body, decltype(v)::kCount, Ownership::kTiledStreaming>, panels);
-                });
+                const TileGeometry tiles = {width,      plan.columns, plan.block_rows,
+                                            plan.lanes, static_cast<int>(plan.chunks), plan.panels};
+                const auto of = [&](auto v) -> int {
+                    if constexpr (kIsTileable<typename Body::Element, decltype(v)::kCount>) {
+                        return start(tiled_kernel<Body, decltype(v)::kCount>, tiles);
+                    } else {
+                        return RW_NO_KERNEL;
+                    }
+                };
+                return plan.chunks == 1 ? with_vectors<kMost>(typename Lists::Warp{}, plan.vectors, of)
+                                        : with_vectors<kMost>(typename Lists::Cluster{}, plan.vectors, of);
             }
     }
     return RW_BAD_PLAN;

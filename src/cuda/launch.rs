@@ -8,7 +8,7 @@ use candle_core::DType;
 use super::{result, sys};
 use crate::error::Result;
 use crate::exchange::{ClusterCombine, Exchange, ExchangeOp, Trial};
-use crate::plan::{Panel, Plan, Residency, Tier};
+use crate::plan::{Columns, Panel, Plan, Residency, Tier};
 use crate::problem::{CrossEntropy, Op, Problem, Rows, MAX_OPERANDS, MAX_RESULTS};
 
 /// Device addresses of a launch. The first element of the allocation, not of the view: the offsets
@@ -346,16 +346,21 @@ fn abi_dtype(dtype: DType) -> sys::rw_dtype {
 
 fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
     let panel = plan.panel.unwrap_or(Panel {
-        groups: 0,
-        repeats: 0,
-        row_slots: 0,
+        columns: 0,
+        rows: 0,
         panels: 0,
+    });
+    let columns = plan.columns.unwrap_or(Columns {
+        lane_warps: 0,
+        chunk_warps: 0,
+        panels: panel.panels,
     });
     sys::rw_plan {
         ownership: match (plan.tier, plan.residency) {
             (Tier::Cluster, _) => sys::rw_ownership::RW_RESIDENT_CLUSTER,
             (Tier::SplitK, _) => sys::rw_ownership::RW_SPLIT_K,
             (Tier::Tiled, _) => sys::rw_ownership::RW_TILED,
+            (Tier::Columns, _) => sys::rw_ownership::RW_COLUMNS,
             (Tier::Serial, _) | (Tier::Warp, Residency::Registers) => {
                 sys::rw_ownership::RW_RESIDENT_WARP
             }
@@ -373,10 +378,11 @@ fn abi_plan(plan: &Plan, workspace: u64) -> sys::rw_plan {
         stage_offset: plan.stage_offset as i32,
         shared_bytes: plan.shared_bytes as i32,
         unit: plan.unit as i32,
-        groups: panel.groups as i32,
-        repeats: panel.repeats as i32,
-        row_slots: panel.row_slots as i32,
-        panels: panel.panels as i64,
+        columns: panel.columns as i32,
+        block_rows: panel.rows as i32,
+        lane_warps: columns.lane_warps as i32,
+        chunk_warps: columns.chunk_warps as i32,
+        panels: columns.panels as i64,
         staged: match plan.residency {
             Residency::Registers => 0,
             Residency::SharedMemory { staged } => staged as i64,

@@ -13,7 +13,10 @@ const _: () = {
     assert!(RW_WINDOW_CHUNKS as usize == tuning::WINDOW_CHUNKS);
     assert!(RW_STATE_BYTES as usize == tuning::STATE_BYTES);
     assert!(RW_SPLIT_K_BLOCKS as usize == tuning::SPLIT_K_BLOCKS);
-    assert!(RW_TILED_WARPS as usize == tuning::TILED_WARPS);
+    assert!(RW_TILED_THREADS as usize == tuning::TILED_THREADS);
+    assert!(RW_TILED_ELEMENTS as usize == tuning::TILED_ELEMENTS);
+    assert!(RW_COLUMN_WARPS as usize == tuning::COLUMN_WARPS);
+    assert!(RW_MAX_COLUMN as usize == tuning::MAX_COLUMN);
     assert!(RW_MAX_TEAMS as usize == tuning::MAX_TEAMS);
     assert!(RW_MAX_OPERANDS as usize == crate::problem::MAX_OPERANDS);
     assert!(RW_MAX_RESULTS as usize == crate::problem::MAX_RESULTS);

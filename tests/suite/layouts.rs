@@ -77,6 +77,52 @@ fn every_view(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Rows that begin at any element of a vector, and results that do: with lanes enough to move vectors for each
+/// other, on the tiers of one warp, a block and a cluster, and rows that end at any element of a vector or fill
+/// their last chunk.
+fn every_place(device: &Device) -> Result<()> {
+    for dtype in [DType::BF16, DType::F32] {
+        let per_vector = 16 / dtype.size_in_bytes();
+        for (rows, width) in [
+            (17, 265),
+            (9, 521),
+            (9, 1024),
+            (9, 1027),
+            (9, 2046),
+            (3, 9219),
+        ] {
+            let x = tensor(&normal(94, rows * width), (rows, width), dtype, device)?;
+            for op in Op::ALL {
+                if op.is_reduction() && !matches!(op, Op::Sum | Op::LogSumExp) {
+                    continue;
+                }
+                let sides = sides(op, width, dtype, device)?;
+                // Each alone, so that it and its result begin with a vector.
+                let alone: Vec<Tensor> = (0..rows)
+                    .map(|i| {
+                        let row = tensor(&values(&x.narrow(0, i, 1)?)?, (1, width), dtype, device)?;
+                        Ok(run(op, &row, &sides)?)
+                    })
+                    .collect::<Result<_>>()?;
+                let expected = Tensor::cat(&alone, 0)?;
+                for places in 0..per_vector {
+                    let before = Tensor::zeros(places, dtype, device)?;
+                    let moved = Tensor::cat(&[before, x.flatten_all()?], 0)?;
+                    let moved = moved
+                        .narrow(0, places, rows * width)?
+                        .reshape((rows, width))?;
+                    let what = format!(
+                        "{} {dtype:?} {rows} rows of {width}, {places} on",
+                        op.name()
+                    );
+                    assert_bits_eq(&what, &run(op, &moved, &sides)?, &expected)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The views of this file do reach what is read in place and what is packed.
 #[test]
 fn the_views_take_both_ways() -> Result<()> {
@@ -190,5 +236,6 @@ fn every_set_of_dims(device: &Device) -> Result<()> {
 on_devices! {
     every_set_of_dims: every_set_of_dims_cpu, every_set_of_dims_cuda;
     every_view: every_view_cpu, every_view_cuda;
+    every_place: every_place_cpu, every_place_cuda;
     every_dim: every_dim_cpu, every_dim_cuda;
 }

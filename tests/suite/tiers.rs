@@ -201,7 +201,7 @@ fn d01_d02_again_and_again(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Rows side by side have the bits of the same rows packed, whether turned in shared memory or not.
+/// Rows side by side have the bits of the same rows packed, whether held in registers or walked.
 fn columns(device: &Device) -> Result<()> {
     let widths: &[usize] = devices::at_pace(
         &[
@@ -225,7 +225,7 @@ fn columns(device: &Device) -> Result<()> {
         Op::Softmax,
         Op::LogSoftmax,
     ];
-    let (mut reduced, mut mapped) = (0, 0);
+    let (mut reduced, mut mapped, mut in_place) = (0, 0, 0);
     for dtype in DTYPES {
         for &width in widths {
             for &inner in inners {
@@ -267,6 +267,10 @@ fn columns(device: &Device) -> Result<()> {
                                 compare(&format!("{what}: tiled"), got)?;
                                 *(if is_map { &mut mapped } else { &mut reduced }) += 1;
                             }
+                            if let Some(got) = forced(Tier::Columns, call).context(what.clone())? {
+                                compare(&format!("{what}: columns"), got)?;
+                                in_place += 1;
+                            }
                         }
                     }
                 }
@@ -274,9 +278,55 @@ fn columns(device: &Device) -> Result<()> {
         }
     }
     assert!(
-        reduced > 0 && mapped > 0,
-        "the tiled tier was forced on {reduced} reductions and {mapped} ops that make rows"
+        reduced > 0 && mapped > 0 && in_place > 0,
+        "the tiled tier was forced on {reduced} reductions and {mapped} ops that make rows, the columns \
+         tier on {in_place} reductions"
     );
+    Ok(())
+}
+
+/// Rows side by side of which some are walked again, for squares or a sum beyond the range, and others not.
+fn unlike_columns(device: &Device) -> Result<()> {
+    let ops = [
+        Op::Mean,
+        Op::NormL2,
+        Op::MeanOfSquares,
+        Op::Var { correction: 1 },
+        Op::Std { correction: 0 },
+    ];
+    for dtype in DTYPES {
+        for width in devices::at_pace(&[5, 300, 2500, 9000][..], &[300, 9000], &[5, 300, 2500]) {
+            let (width, huge) = (*width, if dtype == DType::F16 { 6e4 } else { 3e38 });
+            let rows: Vec<f64> = (0..67)
+                .flat_map(|i| {
+                    let row = normal(96 + i, width).into_iter();
+                    row.map(move |v| match i % 5 {
+                        0 => huge * (1. - v.abs() / 64.),
+                        1 => v / huge,
+                        2 => 0.,
+                        3 if i == 33 => f64::INFINITY,
+                        _ => v,
+                    })
+                })
+                .collect();
+            let packed = tensor(&rows, (67, width), dtype, device)?;
+            let columns = packed.t()?.contiguous()?.t()?;
+            for op in ops {
+                let what = format!("{} {dtype:?} {width}", op.name());
+                let expected = run(op, &packed, &[])?;
+                for tier in [Tier::Columns, Tier::Tiled] {
+                    // Tiles of more registers than there are (src/tuning.rs::TILED_ELEMENTS), or more chunks than
+                    // blocks of a cluster.
+                    let is_refused = tier == Tier::Tiled && width > 8192 && dtype != DType::F32;
+                    let got = forced(tier, || run(op, &columns, &[]))?;
+                    assert_eq!(got.is_none(), is_refused, "{what}: {tier:?}");
+                    if let Some(got) = got {
+                        assert_bits_eq(&format!("{what}: {tier:?}"), &got, &expected)?;
+                    }
+                }
+            }
+        }
+    }
     Ok(())
 }
 
@@ -310,4 +360,5 @@ on_kernels! {
     d02_d03_limits: d02_d03_limits_cuda;
     d01_d02_again_and_again: d01_d02_again_and_again_cuda;
     columns: columns_cuda;
+    unlike_columns: unlike_columns_cuda;
 }

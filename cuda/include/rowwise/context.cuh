@@ -1,7 +1,7 @@
 // Context: what stands between a body and the tier that runs it.
 //
 // A body reads `axis`, `emit_tile_width`, `simd_width` and `accumulator_width` of it and nothing
-// else; reduce, pjoin and once (walk.cuh) do the rest. There are two ways to own a row:
+// else; reduce, pjoin and once (walk.cuh) do the rest. There are four ways to own a row:
 //
 //   Resident   a thread owns one tile, which stays in registers for the whole body. The row has one
 //              chunk (warp tier: several rows a warp where they are short), as many as the block
@@ -10,10 +10,13 @@
 //              can hold (block tier), or its range of them (split-K tier: a team of blocks shares the
 //              row). Chunk states are kept in shared memory, and so is as much of the row as fits.
 //
-//   Tiled      rows that are columns in memory. A block, or a cluster, turns a panel of them into rows in
-//              shared memory; each is then owned by a warp (or part of one) and held in registers, or,
-//              where it has several chunks, walked by that warp chunk after chunk. What is emitted takes
-//              the place of the row and is turned back.
+//   Tiled      rows that are columns in memory, read and written where they lie, each thread having one tile of
+//              one row, which it keeps. Neighbouring threads have neighbouring rows, so that memory sees whole
+//              sectors. A block has some rows of one chunk, or a chunk of longer ones, which a cluster shares.
+//
+//   Columns    the same of rows too long for that. A thread takes one of 32 neighbouring rows and does for it
+//              what several lanes would, one tile after the other. The states of a chunk's lanes are turned in
+//              shared memory, and joined by a warp. Nothing is kept: a second walk reads again.
 //
 // All fold in the same order: lanes of a chunk, 32 chunks, 32 groups of chunks.
 #pragma once
@@ -23,15 +26,15 @@
 
 namespace rowwise {
 
-// Which of the two, and for a resident row who shares it.
+// Which of them, and for a resident row who shares it.
 enum class Ownership {
     kResidentWarp,
     kResidentBlock,
     kResidentCluster,
     kStreaming,
     kSplitK,
-    kTiledWarp,
-    kTiledStreaming
+    kTiled,
+    kColumns
 };
 
 // Resident blocks of 256 threads that a multiprocessor should hold at once, which bounds the
@@ -95,14 +98,50 @@ struct RowsAhead {
     }
 };
 
-// A row in a panel. Its vectors are swizzled, so that threads that turn neighbouring columns do not
-// meet in a bank.
-struct PanelRow {
-    Word4* vectors;
-    int swizzle;
+// Where a row that is a column in memory lies.
+struct ColumnPlace {
+    i64 outer;   // index of the panel of columns that it is in
+    i64 column;  // of it
+    i64 inner;   // rows that lie side by side
+    bool has_pairs;  // lanes 2k and 2k + 1 of the warp have neighbouring ones, the first of an even index
+};
 
-    RW_DEVICE Word4& vector(int index) const {
-        return vectors[index ^ swizzle];
+// How a block of the tiled tier shares its rows: as many threads a row as a chunk has lanes.
+struct TileShare {
+    unsigned char* shared;  // states of lanes, of rows, then of chunks: two of each, used in turn
+    ByteBarrier* barriers;  // of each turn, for what a block receives
+    int rows;               // of the block
+    int lanes;              // of a chunk
+    int chunks;             // of a row: blocks of the cluster
+    int chunk;              // that this block has
+    int row;                // of this thread, among those of the block
+    int lane;               // and which lane of it
+
+    // From a row's states of lanes to the next row's: one more, so that those who write them do not meet in a bank.
+    RW_HOST_DEVICE static constexpr int pitch(int lanes) {
+        return lanes + 1;
+    }
+
+    // Shared memory of a block.
+    static constexpr i64 bytes(i64 rows, int lanes, i64 chunks, int state_bytes) {
+        return rows * (lanes + 1 + 1 + (chunks > 1 ? 2 * chunks : 0)) * state_bytes;
+    }
+};
+
+// How the warps of a block share the chunks of 32 rows on the columns tier, a lane of each warp per row.
+struct ColumnShare {
+    // From a state of a lane of a row to that of the row's next lane: one more, so that those who join the
+    // lanes of a row do not meet in a bank.
+    static constexpr int kPitch = kWarpSize + 1;
+
+    unsigned char* shared;  // states of lanes, then of chunks and of rows, two of each, used in turn
+    int lane_warps;         // warps that share a chunk
+    int chunk_warps;        // chunks that a block walks side by side
+    int blocks;             // that share the rows
+
+    // Shared memory of a block.
+    static constexpr i64 bytes(int lanes, int chunk_warps, i64 chunks, int state_bytes) {
+        return (static_cast<i64>(chunk_warps) * lanes * kPitch + 2 * (chunks + 1) * kWarpSize) * state_bytes;
     }
 };
 
@@ -120,13 +159,16 @@ public:
 
     // ------------------------------------------------------------ for the engine
     static constexpr Ownership kOwnership = O;
+    static constexpr bool kTiled = O == Ownership::kTiled;
     static constexpr bool kResident = O == Ownership::kResidentWarp || O == Ownership::kResidentBlock ||
-                                      O == Ownership::kResidentCluster || O == Ownership::kTiledWarp;
+                                      O == Ownership::kResidentCluster || kTiled;
     // One warp, or a part of it, owns the row alone.
-    static constexpr bool kWarpOwned = O == Ownership::kResidentWarp || O == Ownership::kTiledWarp;
-    static constexpr bool kTiled = O == Ownership::kTiledWarp || O == Ownership::kTiledStreaming;
+    static constexpr bool kWarpOwned = O == Ownership::kResidentWarp;
+    static constexpr bool kColumns = O == Ownership::kColumns;
+    // Rows are columns in memory.
+    static constexpr bool kSideBySide = kTiled || kColumns;
     static constexpr int kStateBytes = StateBytes;
-    using Index = conditional_t<kResident, int, i64>;
+    using Index = conditional_t<kResident || kSideBySide, int, i64>;
     using TileT = Tile<kVectorElements<T>, V, Index>;
 
     int lane;    // place among the lanes that share a chunk
@@ -138,7 +180,9 @@ public:
     i64 end_chunk;
     SharedLayout shared;
     ClusterSlots<StateBytes>* cluster;
-    PanelRow panel;
+    ColumnPlace place;
+    TileShare tiles;
+    ColumnShare columns;
     RowsAhead ahead;
     Team team;
     int folds;   // folds joined so far: the parity says which half of the slots the next one uses
@@ -147,7 +191,13 @@ public:
     // This thread's tile of a chunk of a row of `width` elements.
     RW_DEVICE TileT tile(Index chunk, Index width) const {
         return make_tile<TileT::kVectorWidth, TileT::kVectors, Index>(
-            chunk, lane, kWarpOwned ? lanes : kWarpSize, width);
+            chunk, lane, kWarpOwned || kTiled ? lanes : kWarpSize, width);
+    }
+
+    // The tile of a lane that this thread stands for.
+    RW_DEVICE TileT tile_of_lane(int chunk, int which, int width) const {
+        static_assert(kColumns);
+        return make_tile<TileT::kVectorWidth, TileT::kVectors, Index>(chunk, which, lanes, width);
     }
 
     // The tile that a resident thread owns.
@@ -156,10 +206,41 @@ public:
         return tile(kWarpOwned ? 0 : warp, width);
     }
 
+    // Has the place of the tile worked out anew from here on, where it would be kept in registers since the last walk.
+    RW_DEVICE void forget_place() {
+        int& place = kWarpOwned ? lane : warp;
+        u32 word = static_cast<u32>(place);
+        forget(word);
+        place = static_cast<int>(word);
+    }
+
     template <class Op>
     RW_DEVICE Slot<Op>* slots() const {
         static_assert(sizeof(Slot<Op>) <= StateBytes, "the body declares too small a kStateBytes");
         return reinterpret_cast<Slot<Op>*>(shared.base + (folds & 1) * shared.slots * StateBytes);
+    }
+
+    // States of lanes, of the chunk that this warp works on.
+    template <class Op>
+    RW_DEVICE Slot<Op>* lane_states() const {
+        static_assert(sizeof(Slot<Op>) <= StateBytes, "the body declares too small a kStateBytes");
+        return reinterpret_cast<Slot<Op>*>(columns.shared + warp / columns.lane_warps * lanes *
+                                                                ColumnShare::kPitch * StateBytes);
+    }
+
+    // States of chunks, those of a row side by side. The other half is written once every thread that shares
+    // the rows has read this one.
+    template <class Op>
+    RW_DEVICE Slot<Op>* chunk_states(int row) const {
+        const i64 before = static_cast<i64>(columns.chunk_warps) * lanes * ColumnShare::kPitch +
+                           (folds & 1) * (chunks + 1) * kWarpSize + row * chunks;
+        return reinterpret_cast<Slot<Op>*>(columns.shared + before * StateBytes);
+    }
+
+    // States of rows.
+    template <class Op>
+    RW_DEVICE Slot<Op>* row_states() const {
+        return chunk_states<Op>(kWarpSize);
     }
 
     // Group states, behind both halves of the slots.

@@ -54,4 +54,16 @@ struct Conditional<false, A, B> {
 template <bool Condition, class A, class B>
 using conditional_t = typename Conditional<Condition, A, B>::type;
 
+// std::remove_const_t and std::is_const_v.
+template <class T>
+struct Mutable {
+    using type = T;
+    static constexpr bool kIsConst = false;
+};
+template <class T>
+struct Mutable<const T> {
+    using type = T;
+    static constexpr bool kIsConst = true;
+};
+
 }  // namespace rowwise

@@ -20,6 +20,11 @@ RW_DEVICE void sync_block() {
 // All lanes of a warp.
 constexpr u32 kAllLanes = 0xffffffffu;
 
+// This lane, and those that share a row with it: `lanes`, a power of two, side by side.
+RW_DEVICE u32 lane_group(int lanes) {
+    return (kAllLanes >> (kWarpSize - lanes)) << (lane_id() & ~(lanes - 1));
+}
+
 // Another lane's word. `together` are the lanes that make this very call: all that are read from must
 // be among them.
 RW_DEVICE u32 shuffle_xor(u32 together, u32 word, int lane_mask) {
@@ -33,6 +38,21 @@ RW_DEVICE u32 shuffle_from(u32 together, u32 word, int lane) {
 // The smallest of the 32 lanes' words.
 RW_DEVICE u32 reduce_min(u32 word) {
     return __reduce_min_sync(kAllLanes, word);
+}
+
+// Whether all lanes of the warp say yes.
+RW_DEVICE bool every_lane(bool yes) {
+    return __all_sync(kAllLanes, yes) != 0;
+}
+
+// Waits for all threads of the block; whether one of them says yes.
+RW_DEVICE bool any_of_block(bool yes) {
+    return __syncthreads_or(yes) != 0;
+}
+
+// Four of the eight bytes of two words, those of `low` being 0 to 3: which ones, four bits of `which` say each.
+RW_DEVICE u32 byte_permute(u32 low, u32 high, u32 which) {
+    return __byte_perm(low, high, which);
 }
 
 // Makes the compiler forget what it knows of a word: what is derived from it afterwards is derived
@@ -125,6 +145,22 @@ RW_DEVICE void copy_async(Word4* to, const void* from) {
 // Waits for all copies that this thread has asked for.
 RW_DEVICE void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// ---------------------------------------------------------------- words
+
+// Of the 64 bits that two words make, 32 from bit `bits` on, or what is above the lower word once they are
+// shifted up by so many; `bits` is below 32.
+RW_DEVICE u32 funnel_right(u32 low, u32 high, int bits) {
+    u32 word;
+    asm("shf.r.wrap.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(low), "r"(high), "r"(bits));
+    return word;
+}
+
+RW_DEVICE u32 funnel_left(u32 low, u32 high, int bits) {
+    u32 word;
+    asm("shf.l.wrap.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(low), "r"(high), "r"(bits));
+    return word;
 }
 
 // ---------------------------------------------------------------- the grid
@@ -408,7 +444,11 @@ RW_DEVICE float exp2_reduced(float x) {
 
 #endif  // ROWWISE_HOST_RUN
 
+// Of zeros of both signs +0 is the larger one, as in max.NaN.f32: the result depends on no order.
 RW_DEVICE double max_nan(double a, double b) {
+    if (a == b) {
+        return bits_to_double(double_to_bits(a) & double_to_bits(b));
+    }
     return a != a ? a : (b != b ? b : (a > b ? a : b));
 }
 

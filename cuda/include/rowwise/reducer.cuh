@@ -88,9 +88,8 @@ struct WarpReducer {
     }
 
 private:
-    // The lanes of this one's group.
     RW_DEVICE u32 group() const {
-        return (kAllLanes >> (kWarpSize - lanes)) << (lane_id() & ~(lanes - 1));
+        return lane_group(lanes);
     }
 
     template <class State, class F>
@@ -133,6 +132,22 @@ RW_DEVICE Op join_slots(const Slot<Op>* slots, int count) {
         mine = slots[slot].state;
     }
     return mine.join_parallel(WarpReducer{Most});
+}
+
+// The same of up to 32 groups of 32: groups first.
+template <class Op>
+RW_DEVICE Op join_slots_in_groups(const Slot<Op>* slots, int count) {
+    if (count <= kWarpSize) {
+        return join_slots<kWarpSize>(slots, count);
+    }
+    Op mine = Op::identity();
+    for (int first = 0; first < count; first += kWarpSize) {
+        const Op group = join_slots<kWarpSize>(slots + first, min_of(kWarpSize, count - first));
+        if (lane_id() == first / kWarpSize) {
+            mine = group;
+        }
+    }
+    return mine.join_parallel(WarpReducer{});
 }
 
 // Warps of a block that share a row without streaming, at most.

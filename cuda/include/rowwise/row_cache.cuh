@@ -5,9 +5,21 @@
 // it wrote itself, so that takes no barrier. Widths are run-time values throughout.
 #pragma once
 
+#include "column.cuh"
 #include "walk.cuh"
 
 namespace rowwise {
+
+// The lanes that share a tile's chunk. They name each other where rows share a warp, since a body may have branched
+// on its row's state.
+template <class Ctx>
+RW_DEVICE LaneRing lane_ring(const typename Ctx::TileT& tile) {
+    if constexpr (Ctx::kWarpOwned) {
+        return {lane_group(tile.lanes()), tile.lane, tile.lanes()};
+    } else {
+        return {kAllLanes, lane_id(), kWarpSize};
+    }
+}
 
 // A row of the input, staged on chip by the first walk that loads it. A body that keeps several rows numbers
 // them by `which`, and has as many kCachedRows. With MayRepeat, the row may be one value that stands for
@@ -24,7 +36,9 @@ public:
     // Elements past the end of the row read as `pad`.
     RW_DEVICE RowCache(const Row& row, i64 axis_size, Ctx& ctx, const InputRows<T>& input, T pad,
                        int which = 0, const InputRows<T>* added = nullptr)
-        : row_(Ctx::kTiled ? nullptr : input.row(row.exists ? row.index : 0)),
+        : row_(first_element(row, ctx, input)),
+          axis_stride_(input.axis_stride),
+          width_(row.exists ? static_cast<typename Ctx::Index>(axis_size) : 0),
           aligned_(is_vector_aligned(row_)),
           repeats_(MayRepeat && input.axis_stride == 0),
           pad_(pad),
@@ -34,8 +48,8 @@ public:
           which_(which),
           ctx_(&ctx),
           born_(ctx.walks) {
-        if constexpr (Ctx::kTiled && Ctx::kResident) {
-            load_panel(ctx.own_tile(row, axis_size));
+        if constexpr (Ctx::kTiled) {
+            read_column(ctx.own_tile(row, axis_size));
         } else if constexpr (Ctx::kResident && !Ahead) {
             read<Reuse::kNone>(ctx.own_tile(row, axis_size));
         }
@@ -67,8 +81,8 @@ public:
 
     // Makes `tile` the one that `vector` reads.
     RW_DEVICE void select(const typename Ctx::TileT& tile) {
-        if constexpr (Ctx::kOwnership == Ownership::kTiledStreaming) {
-            load_panel(tile);
+        if constexpr (Ctx::kColumns) {
+            read_column(tile);
         } else if constexpr (!Ctx::kResident) {
             fetch(tile);
         }
@@ -124,6 +138,14 @@ public:
     }
 
 private:
+    static RW_DEVICE const T* first_element(const Row& row, const Ctx& ctx, const InputRows<T>& input) {
+        if constexpr (Ctx::kSideBySide) {
+            return input.row(ctx.place.outer) + ctx.place.column;
+        } else {
+            return input.row(row.exists ? row.index : 0);
+        }
+    }
+
     // What is staged for this row is read where it is needed: registers are for what is computed.
     RW_DEVICE Vector<T> held(int j) const {
         if constexpr (Ahead && Ctx::kResident) {
@@ -150,11 +172,11 @@ private:
                 return;
             }
         }
-        load_tile<R>(held_, row_, aligned_, tile, pad_);
+        load_row_tile<R>(held_, row_, aligned_, tile);
         if constexpr (MayAdd) {
             if (added_ != nullptr) {
                 Vector<T> other[V];
-                load_tile<R>(other, added_, is_vector_aligned(added_), tile, pad_);
+                load_row_tile<R>(other, added_, is_vector_aligned(added_), tile);
 #pragma unroll
                 for (int j = 0; j < V; ++j) {
                     accum_t<T> sums[W];
@@ -168,22 +190,23 @@ private:
         }
     }
 
-    RW_DEVICE void load_panel(const typename Ctx::TileT& tile) {
-#pragma unroll
-        for (int j = 0; j < V; ++j) {
-            const int left = static_cast<int>(tile.left) - j * tile.stride;
-            if (left > 0) {
-                held_[j].raw = ctx_->panel.vector(static_cast<int>(tile.first + j * tile.stride) / W);
-            }
-            if (left < W) {
-#pragma unroll
-                for (int w = 0; w < W; ++w) {
-                    if (w >= left) {
-                        put_element(held_[j], w, pad_);
-                    }
-                }
-            }
+    // Of the input's row, or of one that is added to it.
+    template <Reuse R>
+    RW_DEVICE void load_row_tile(Vector<T> (&to)[V], const T* row, bool aligned,
+                                 const typename Ctx::TileT& tile) const {
+        // Bodies that have two rows have no registers for shifts where they walk a row: they spilled as split-K.
+        constexpr bool kShifts = sizeof(T) <= kMostShifted && (Ctx::kResident || !(MayRepeat || MayAdd));
+        if (!kShifts || aligned || tile.lanes() < kShiftLanes) {
+            load_tile<R>(to, row, aligned, tile, pad_);
+        } else if constexpr (kLoadsShifted<T>) {
+            load_shifted<R>(to, row, width_, tile, pad_, lane_ring<Ctx>(tile));
+        } else {
+            load_elements(to, row, tile, pad_);
         }
+    }
+
+    RW_DEVICE void read_column(const typename Ctx::TileT& tile) {
+        Column<const T>(row_, axis_stride_, ctx_->place.has_pairs).load(held_, tile, pad_);
     }
 
     RW_DEVICE void fetch(const typename Ctx::TileT& tile) {
@@ -210,6 +233,8 @@ private:
     }
 
     const T* row_;
+    i64 axis_stride_;
+    typename Ctx::Index width_;
     bool aligned_;
     bool repeats_;
     T pad_;
@@ -258,41 +283,58 @@ RW_DEVICE T round_to(accum_t<T> value) {
     return element(v, 0);
 }
 
-// A contiguous row of the output; on the tiled tier, the row's place in the panel.
-template <class Ctx, class T>
+// A row of the output: contiguous, or a column where the input's rows are columns. Alone: each lane writes what it
+// has, wherever the row begins.
+template <class Ctx, class T, bool Alone = false>
 class OutputRow {
 public:
     RW_DEVICE OutputRow(const Row& row, i64 axis_size, const Ctx& ctx, T* data)
-        : row_(Ctx::kTiled ? nullptr : data + (row.exists ? row.index : 0) * axis_size),
-          aligned_(is_vector_aligned(row_)),
-          panel_(ctx.panel) {}
+        : row_(first_element(row, axis_size, ctx, data)),
+          stride_(ctx.place.inner),
+          has_pairs_(ctx.place.has_pairs),
+          aligned_(is_vector_aligned(row_)) {}
 
-    RW_DEVICE bool aligned() const {
-        return aligned_;
+    // Whether `store_whole` takes all vectors of the tile. All lanes of a warp have the same answer where rows are
+    // columns.
+    template <class TileT>
+    RW_DEVICE bool takes_whole(const TileT& tile) const {
+        if constexpr (Ctx::kSideBySide) {
+            return every_lane(tile.is_full());
+        } else {
+            return tile.is_full() && aligned_;
+        }
+    }
+
+    // Whether lanes write vectors that are not their own, and so all lanes of a row together.
+    template <class TileT>
+    RW_DEVICE bool shifts(const TileT& tile) const {
+        return !Alone && sizeof(T) <= kMostShifted && !Ctx::kSideBySide && !aligned_ && tile.lanes() >= kShiftLanes;
+    }
+
+    template <class TileT>
+    RW_DEVICE ShiftedWriter<T, TileT> shifted_writer(const TileT& tile) const {
+        return {row_, tile, lane_ring<Ctx>(tile)};
     }
 
     // Rounds once, to nearest even.
     template <class TileT>
     RW_DEVICE void store(const TileT& part, const accum_t<T> (&values)[kVectorElements<T>]) const {
-        if constexpr (Ctx::kTiled) {
-            // What is written past the end of the row is not turned back.
-            if (part.left > 0) {
-                store_whole(part, values);
-            }
+        Vector<T> packed[1];
+        packed[0].set(values);
+        if constexpr (Ctx::kSideBySide) {
+            column().store(part, packed[0]);
         } else {
-            Vector<T> packed[1];
-            packed[0].set(values);
             store_tile(row_, aligned_, part, packed);
         }
     }
 
-    // The same for a whole vector of an aligned row.
+    // The same for a vector of a tile that is taken whole.
     template <class TileT>
     RW_DEVICE void store_whole(const TileT& part, const accum_t<T> (&values)[kVectorElements<T>]) const {
         Vector<T> packed;
         packed.set(values);
-        if constexpr (Ctx::kTiled) {
-            panel_.vector(static_cast<int>(part.first) / kVectorElements<T>) = packed.raw;
+        if constexpr (Ctx::kSideBySide) {
+            column().store_whole(part, packed);
         } else {
             store_streaming(row_ + part.first, packed.raw);
         }
@@ -300,14 +342,27 @@ public:
 
     // One element, after the vector that holds it, by the thread that has stored that.
     RW_DEVICE void store_element(i64 position, accum_t<T> value) const {
-        static_assert(!Ctx::kTiled, "a panel is not written element by element");
+        static_assert(!Ctx::kSideBySide, "rows that are columns are not written element by element");
         store_again(row_ + position, round_to<T>(value));
     }
 
 private:
+    static RW_DEVICE T* first_element(const Row& row, i64 axis_size, const Ctx& ctx, T* data) {
+        if constexpr (Ctx::kSideBySide) {
+            return data + ctx.place.outer * axis_size * ctx.place.inner + ctx.place.column;
+        } else {
+            return data + (row.exists ? row.index : 0) * axis_size;
+        }
+    }
+
+    RW_DEVICE Column<T> column() const {
+        return Column<T>(row_, stride_, has_pairs_);
+    }
+
     T* row_;
+    i64 stride_;
+    bool has_pairs_;
     bool aligned_;
-    PanelRow panel_;
 };
 
 // One vector that all rows read at their own positions: a weight, a bias.
@@ -410,14 +465,13 @@ private:
     bool repeats_;
 };
 
-// Writes a tile of the output, vector by vector: `compute(e, side values at e...)` gives the value
-// of element e of the tile. Vector by vector, so that no more of the side inputs is held in
-// registers than one vector needs; with one test for the whole tile, so that the common case has no
-// branch between its loads.
-template <class TileT, class Ctx, class T, class F, class... Sides>
-RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T>& out, F compute, const Sides&... sides) {
+// Vector j of a tile of the output, by `compute` as in emit; `whole` says that the row and all of `sides` have the
+// whole vector, and `sides` are aligned. Calls write(vector's tile, values).
+template <class T, class TileT, class F, class G, class... Sides>
+RW_DEVICE void compute_vector(const TileT& tile, int j, bool whole, F compute, G write, const Sides&... sides) {
     constexpr int W = TileT::kVectorWidth;
-    const auto one = [&](int j, const auto& part, auto write, const auto&... loaded) {
+    const auto part = tile.vector(j);
+    const auto one = [&](const auto&... loaded) {
         accum_t<T> values[W];
 #pragma unroll
         for (int w = 0; w < W; ++w) {
@@ -425,20 +479,77 @@ RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T>& out, F compute, 
         }
         write(part, values);
     };
-    if (tile.is_full() && (out.aligned() && ... && sides.aligned())) {
+    if (whole) {
+        one(sides.load_whole(part)...);
+    } else {
+        one(sides.load(part)...);
+    }
+}
+
+// Writes a tile of the output where lanes write vectors for each other.
+template <int First = 0, class TileT, class T, class F, class... Sides>
+RW_DEVICE void emit_shifted(const TileT& tile, ShiftedWriter<T, TileT>& writer, F compute, const Sides&... sides) {
+    constexpr int kAtOnce = ShiftedWriter<T, TileT>::kAtOnce;
+    Vector<T> packed[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+        // Without sides, both ways are the same.
+        const bool has_all = tile.vector(First + j).left >= TileT::kVectorWidth;
+        const bool whole = sizeof...(Sides) == 0 || (has_all && ... && sides.aligned());
+        compute_vector<T>(
+            tile, First + j, whole, compute, [&](const auto&, const auto& v) { packed[j].set(v); }, sides...);
+    }
+    writer.template write<First>(packed);
+    if constexpr (First + kAtOnce < TileT::kVectors) {
+        emit_shifted<First + kAtOnce>(tile, writer, compute, sides...);
+    }
+}
+
+// Writes a tile of the output, vector by vector: `compute(e, side values at e...)` gives the value
+// of element e of the tile. Vector by vector, so that no more of the side inputs is held in
+// registers than one vector needs; with one test for the whole tile, so that the common case has no
+// branch between its loads.
+template <class TileT, class Ctx, class T, bool Alone, class F, class... Sides>
+RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T, Alone>& out, F compute, const Sides&... sides) {
+    if (out.takes_whole(tile) && (true && ... && sides.aligned())) {
 #pragma unroll
         for (int j = 0; j < TileT::kVectors; ++j) {
-            const auto part = tile.vector(j);
-            one(j, part, [&](const auto& at, const auto& v) { out.store_whole(at, v); },
-                sides.load_whole(part)...);
+            compute_vector<T>(tile, j, true, compute, [&](const auto& at, const auto& v) { out.store_whole(at, v); },
+                              sides...);
         }
+    } else if (out.shifts(tile)) {
+        auto writer = out.shifted_writer(tile);
+        emit_shifted(tile, writer, compute, sides...);
     } else {
 #pragma unroll
         for (int j = 0; j < TileT::kVectors; ++j) {
-            const auto part = tile.vector(j);
-            one(j, part, [&](const auto& at, const auto& v) { out.store(at, v); },
-                sides.load(part)...);
+            compute_vector<T>(tile, j, false, compute, [&](const auto& at, const auto& v) { out.store(at, v); },
+                              sides...);
         }
+    }
+}
+
+// The same but for one element of the row, which lies `place` elements after the tile's first one and becomes
+// `replacement(e)`; not in this tile where negative. A test for each tile, not for each vector.
+template <class TileT, class Ctx, class T, class F, class G>
+RW_DEVICE void emit_replacing(const TileT& tile, const OutputRow<Ctx, T>& out, F compute, int place,
+                              G replacement) {
+    if (out.shifts(tile)) {
+        // What a lane has is written by others as well, so all of it must be right at once.
+        auto writer = out.shifted_writer(tile);
+        emit_shifted(tile, writer,
+                     [&](int e) { return tile.offset(e) == place ? replacement(e) : compute(e); });
+        return;
+    }
+    emit(tile, out, compute);
+    if (place >= 0) {
+        // Once more, by the thread that has the element.
+        accum_t<T> value = accum_t<T>(0);
+#pragma unroll
+        for (int e = 0; e < TileT::kWidth; ++e) {
+            value = tile.offset(e) == place ? replacement(e) : value;
+        }
+        out.store_element(tile.first + place, value);
     }
 }
 

@@ -53,6 +53,10 @@ struct Tile {
         }
         return total;
     }
+    // How many lanes share the chunk.
+    RW_DEVICE int lanes() const {
+        return stride / W;
+    }
     // Vector j as a tile of its own.
     RW_DEVICE Tile<W, 1, Index> vector(int j) const {
         return {first + j * stride, left - j * stride, stride, lane, chunk};
@@ -137,6 +141,279 @@ RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const 
         }
     }
 }
+
+// ---------------------------------------------------------------- rows whose address is no multiple of 16
+//
+// All vectors of such a row begin equally far behind a multiple of 16 bytes. A lane reads the aligned vector that its
+// own one begins in, and has the rest of its own from the lane after it, which reads that; it writes the same aligned
+// vector, whose beginning it has from the lane before it. What of the row has no aligned vector to itself, at its
+// ends and where a warp's chunk meets the next one's, is moved element by element. Nothing outside of the row is read
+// or written.
+//
+// Element by element throughout, softmax of bf16 (4096, 50257) took three to five times as long as a copy (H200,
+// 2026-11-30).
+
+// Bytes of an element at most: of f64, two accesses make a vector.
+constexpr int kMostShifted = 4;
+
+// From so many lanes a row: with fewer, rows of a warp are misaligned each in its own way, and take their turns.
+constexpr int kShiftLanes = 16;
+
+// The multiple of 16 bytes before a row, and the elements from there to the row.
+template <class T>
+RW_DEVICE T* vector_floor(T* row) {
+    return reinterpret_cast<T*>(reinterpret_cast<u64>(row) / kVectorBytes * kVectorBytes);
+}
+template <class T>
+RW_DEVICE int elements_before(const T* row) {
+    return static_cast<int>(reinterpret_cast<u64>(row) % kVectorBytes) / static_cast<int>(sizeof(T));
+}
+
+// Calls f with the whole words of that distance as a compile-time constant, and with the bits that are left. The
+// choice is made once for a tile, by branches, and not by selects for each word of it.
+template <int Count>
+struct WholeWords {
+    static constexpr int kCount = Count;
+};
+template <class T, class F>
+RW_DEVICE void with_whole_words(int elements, F f) {
+    const int bytes = elements * static_cast<int>(sizeof(T));
+    const int bits = bytes % 4 * 8;
+    if (bytes < 8) {
+        if (sizeof(T) < 4 && bytes < 4) {
+            f(WholeWords<0>{}, bits);
+        } else {
+            f(WholeWords<1>{}, bits);
+        }
+    } else if (bytes < 12) {
+        f(WholeWords<2>{}, bits);
+    } else {
+        f(WholeWords<3>{}, bits);
+    }
+}
+
+// Lanes that share a chunk, in a ring.
+struct LaneRing {
+    u32 together;
+    int lane;
+    int lanes;
+
+    RW_DEVICE bool is_first() const {
+        return lane == 0;
+    }
+    RW_DEVICE bool is_last() const {
+        return lane == lanes - 1;
+    }
+    // The word of the lane so many places on.
+    RW_DEVICE u32 from(u32 word, int places) const {
+        const int first = lane_id() - lane;
+        return shuffle_from(together, word, first + ((lane + places) & (lanes - 1)));
+    }
+};
+
+// Whether such rows are read that way. Of elements of a word or more a vector is few loads, without any shift:
+// shuffles took f32 kernels from 62 registers to 78 (sum in a cluster), and some to spills.
+template <class T>
+constexpr bool kLoadsShifted = sizeof(T) < 4;
+
+// Reads a tile of a row element by element.
+template <class T, int V, class TileT>
+RW_DEVICE void load_elements(Vector<T> (&out)[V], const T* row, const TileT& tile, T pad) {
+    constexpr int W = kVectorElements<T>;
+    const T* first = row + tile.first;
+    if (tile.is_full()) {
+#pragma unroll
+        for (int e = 0; e < W * V; ++e) {
+            put_element(out[e / W], e % W, first[tile.offset(e)]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < W * V; ++e) {
+        put_element(out[e / W], e % W, tile.has(e) ? first[tile.offset(e)] : pad);
+    }
+}
+
+// Reads a tile of a row of `width` elements that is not aligned. All lanes of the ring call.
+template <Reuse R, class T, int V, class TileT, class Index>
+RW_DEVICE void load_shifted(Vector<T> (&out)[V], const T* row, Index width, const TileT& tile, T pad,
+                            const LaneRing& ring) {
+    static_assert(kLoadsShifted<T>);
+    constexpr int W = kVectorElements<T>;
+    const int before = elements_before(row);
+    const T* begun = vector_floor(row) + tile.first;
+    // In 32 bits, from the tile on where places in the row have more.
+    constexpr bool kShort = sizeof(Index) == 4;
+    const int origin = kShort ? static_cast<int>(tile.first) : 0;
+    const int end = static_cast<int>(
+        kShort ? width : min_of<Index>(width - tile.first, V * tile.stride + 2 * W));
+    // Whether the row has all of the aligned vector that vector j begins in, or of the one `ahead` elements on.
+    const auto has = [&](int j, int ahead) {
+        return (j + ahead > 0 || tile.first > 0) && origin + (j * tile.stride + ahead + W - before) <= end;
+    };
+    if (tile.first > 0 && has(V - 1, 0)) {
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            out[j].raw = load_vector<R>(begun + j * tile.stride);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+            out[j].raw = Word4{};
+            if (has(j, 0)) {
+                out[j].raw = load_vector<R>(begun + j * tile.stride);
+            }
+        }
+    }
+    Word4 next = {};
+    if (ring.is_last() && has(V - 1, W)) {
+        next = load_vector<R>(begun + (V - 1) * tile.stride + W);
+    }
+    // A few at a time: the choice between them keeps ptxas from having all words of the neighbour in registers at once.
+    constexpr int kAtOnce = V < 4 ? V : 4;
+#pragma unroll
+    for (int behind = V; behind > 0; behind -= kAtOnce) {
+        with_whole_words<T>(before, [&](auto whole, int bits) {
+            constexpr int O = decltype(whole)::kCount;
+#pragma unroll
+            for (int k = 1; k <= kAtOnce; ++k) {
+                const int j = behind - k;
+                u32 words[8];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    words[i] = out[j].raw.word[i];
+                }
+#pragma unroll
+                for (int i = 0; i <= O; ++i) {
+                    // The last lane goes on with the first lane's vector of the round after.
+                    const u32 word = ring.from(words[i], 1);
+                    words[4 + i] = ring.is_last() ? next.word[i] : word;
+                    next.word[i] = word;
+                }
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    out[j].raw.word[i] = funnel_right(words[O + i], words[O + i + 1], bits);
+                }
+            }
+        });
+    }
+    if (tile.first > 0 && has(V - 1, W)) {
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+        if (!has(j, 0) || !has(j, W)) {
+            const int left = tile.left - j * tile.stride;
+            const T* at = row + tile.first + j * tile.stride;
+#pragma unroll
+            for (int w = 0; w < W; ++w) {
+                put_element(out[j], w, w < left ? at[w] : pad);
+            }
+        }
+    }
+}
+
+// Writes elements [begin, end) of a vector.
+template <class T>
+RW_DEVICE void store_elements(T* at, const Vector<T>& v, int begin, int end) {
+#pragma unroll
+    for (int w = 0; w < kVectorElements<T>; ++w) {
+        if (w >= begin && w < end) {
+            at[w] = element(v, w);
+        }
+    }
+}
+
+// Writes a tile of the row at `row`, which is not aligned, a few vectors after the other; nothing past the end of
+// the row. All lanes of the ring call.
+template <class T, class TileT>
+class ShiftedWriter {
+    static constexpr int W = kVectorElements<T>;
+    static constexpr int V = TileT::kVectors;
+    // Words of the neighbour's vector, of `whole` words and less than another that it is shifted by.
+    static constexpr int kPartOfWord = sizeof(T) < 4 ? 1 : 0;
+
+public:
+    // Vectors at once: one choice by the shift for all of them. With all 8 of a tile of 64 halves, layer norm
+    // spills in three kernels.
+    static constexpr int kAtOnce = V < 4 ? V : 4;
+
+    RW_DEVICE ShiftedWriter(T* row, const TileT& tile, const LaneRing& ring)
+        : begun_(vector_floor(row) + tile.first), before_(elements_before(row)), tile_(tile), ring_(ring) {}
+
+    // Vectors First to First + kAtOnce - 1 of the tile. Each becomes the aligned one that it begins in.
+    template <int First>
+    RW_DEVICE void write(Vector<T> (&v)[kAtOnce]) {
+        const bool is_first = ring_.is_first();
+        with_whole_words<T>(before_, [&](auto whole, int bits) {
+            constexpr int O = decltype(whole)::kCount;
+#pragma unroll
+            for (int j = 0; j < kAtOnce; ++j) {
+                u32 words[12] = {};
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    words[4 + i] = v[j].raw.word[i];
+                }
+#pragma unroll
+                for (int i = 4 - kPartOfWord - O; i < 4; ++i) {
+                    const u32 word = ring_.from(words[4 + i], -1);
+                    words[i] = is_first ? earlier_[i] : word;
+                    earlier_[i] = word;
+                }
+                const auto shifted = [&](int i) {
+                    return kPartOfWord ? funnel_left(words[3 - O + i], words[4 - O + i], bits) : words[4 - O + i];
+                };
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    v[j].raw.word[i] = shifted(i);
+                }
+                if (First + j == 0) {
+                    end_ = v[j];
+                }
+                if (First + j == V - 1) {
+#pragma unroll
+                    for (int i = 0; i <= O; ++i) {
+                        const u32 word = shifted(4 + i);
+                        end_.raw.word[i] = is_first ? end_.raw.word[i] : word;
+                    }
+                }
+            }
+        });
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+            if (left(First + j) >= W && !(First + j == 0 && is_first)) {
+                store_streaming(begun_ + (First + j) * tile_.stride, v[j].raw);
+            }
+        }
+        if (!tile_.is_full()) {
+            // The end of the row, where it lies within the chunk.
+#pragma unroll
+            for (int j = 0; j < kAtOnce; ++j) {
+                if (left(First + j) < W && !(First + j == 0 && is_first)) {
+                    store_elements(begun_ + (First + j) * tile_.stride, v[j], 0, left(First + j));
+                }
+            }
+        }
+        if (First + kAtOnce == V && (is_first || ring_.is_last())) {
+            // Both ends of the chunk.
+            const int place = is_first ? 0 : (V - 1) * tile_.stride + W;
+            store_elements(begun_ + place, end_, is_first ? before_ : 0, tile_.left + before_ - place);
+        }
+    }
+
+private:
+    // Elements of the row from the beginning of the aligned vector on.
+    RW_DEVICE int left(int j) const {
+        return tile_.left + before_ - j * tile_.stride;
+    }
+
+    T* begun_;
+    int before_;
+    TileT tile_;
+    LaneRing ring_;
+    u32 earlier_[4] = {};  // what the first lane goes on with: the last lane's words of the vector before
+    Vector<T> end_;        // the first lane's first vector; the last lane's end, which no other lane writes
+};
 
 // Writes a tile of the row at `row`; nothing past the end of the row.
 template <class T, int V, class TileT>

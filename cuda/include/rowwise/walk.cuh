@@ -1,7 +1,7 @@
 // reduce, pjoin and once: all that a body needs to walk a row, whatever runs it.
 #pragma once
 
-#include "context.cuh"
+#include "tile_reducer.cuh"
 
 namespace rowwise {
 
@@ -34,12 +34,35 @@ private:
     bool empty_ = true;
 };
 
+namespace detail {
+
+// Walks this block's chunks of 32 rows, of which this thread has one: calls f(lane, tile) for the lanes that this
+// warp stands for, then, once all threads are there, f_chunk(chunk) for a chunk that there is.
+template <class Ctx, class F, class G>
+RW_DEVICE void for_each_lane(const Row& row, i64 axis_size, Ctx& ctx, F f, G f_chunk) {
+    const int width = row.exists ? static_cast<int>(axis_size) : 0;
+    const int end = static_cast<int>(ctx.end_chunk);
+    for (int first = static_cast<int>(ctx.first_chunk); first < end; first += ctx.columns.chunk_warps) {
+        const int chunk = first + ctx.warp / ctx.columns.lane_warps;
+        if (chunk < end) {
+            for (int lane = ctx.warp % ctx.columns.lane_warps; lane < ctx.lanes; lane += ctx.columns.lane_warps) {
+                f(lane, ctx.tile_of_lane(chunk, lane, width));
+            }
+        }
+        f_chunk(chunk < end ? chunk : -1);
+    }
+}
+
+}  // namespace detail
+
 // Walks the row with no state: calls `tile_fn(tile)` for every tile of this thread. For passes that
 // map and emit.
 template <class Ctx, class F>
 RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, F&& tile_fn) {
     if constexpr (Ctx::kResident) {
         tile_fn(ctx.own_tile(row, axis_size));
+    } else if constexpr (Ctx::kColumns) {
+        detail::for_each_lane(row, axis_size, ctx, [&](int, const auto& tile) { tile_fn(tile); }, [](int) {});
     } else {
         // A warp that owns the row alone is its only one.
         for (i64 chunk = ctx.first_chunk + ctx.warp; chunk < ctx.end_chunk; chunk += ctx.warps) {
@@ -108,30 +131,66 @@ RW_DEVICE Op pop_windows(Ctx& ctx, i64 windows) {
     return total;
 }
 
-// Walks all chunks by one warp, lane k keeping the state of chunk k and, of a row of more chunks than
-// lanes, of group k.
+// Folds this block's chunks of 32 rows, and leaves their states in the shared memory of all blocks that share the
+// rows.
 template <class Op, class Ctx, class F>
-RW_DEVICE Op fold_alone(i64 axis_size, Ctx& ctx, F& tile_fn) {
-    Op mine = Op::identity();
-    Op groups = Op::identity();
-    const int chunks = static_cast<int>(ctx.chunks);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-        Fold<Op> fold;
-        tile_fn(fold, ctx.tile(chunk, axis_size));
-        const Op joined = fold.state().join_parallel(WarpReducer{});
-        const int place = chunk % kWarpSize;
-        if (lane_id() == place) {
-            mine = joined;
-        }
-        if (chunks > kWarpSize && (place == kWarpSize - 1 || chunk == chunks - 1)) {
-            const Op group = mine.join_parallel(WarpReducer{});
-            if (lane_id() == chunk / kWarpSize) {
-                groups = group;
+RW_DEVICE void fold_columns(const Row& row, i64 axis_size, Ctx& ctx, F& tile_fn) {
+    constexpr int kPitch = ColumnShare::kPitch;
+    Slot<Op>* lanes = ctx.template lane_states<Op>();
+    // Groups of lanes repeat what the first one does.
+    const Slot<Op>* of_lane = lanes + (lane_id() & (ctx.lanes - 1)) * kPitch;
+    bool started = ctx.folds > 0 || ctx.columns.blocks == 1;
+    for_each_lane(
+        row, axis_size, ctx,
+        [&](int lane, const auto& tile) {
+            Fold<Op> fold;
+            tile_fn(fold, tile);
+            lanes[lane * kPitch + lane_id()].state = fold.state();
+        },
+        [&](int chunk) {
+            sync_block();
+            if (!started) {
+                // Nobody writes to a block that has not.
+                wait_for_columns();
+                started = true;
             }
-            mine = Op::identity();
+            if (chunk >= 0) {
+                const int first = ctx.warp % ctx.columns.lane_warps;
+                for (int of = first; of < kWarpSize; of += ctx.columns.lane_warps) {
+                    const Op mine = of_lane[of].state;
+                    const Op joined = mine.join_parallel(WarpReducer{ctx.lanes});
+                    Slot<Op>* to = ctx.template chunk_states<Op>(of) + chunk;
+                    if (ctx.columns.blocks > 1) {
+                        // Lane r writes to block r.
+                        if (lane_id() < ctx.columns.blocks) {
+                            store_to_block(to, static_cast<u32>(lane_id()), joined);
+                        }
+                    } else if (lane_id() == 0) {
+                        to->state = joined;
+                    }
+                }
+            }
+            // The next chunk's states take the place of this one's.
+            sync_block();
+        });
+}
+
+// The join of the chunks of each row, in the threads that have the row.
+template <class Op, class Ctx>
+RW_DEVICE Op join_columns(Ctx& ctx) {
+    const int chunks = static_cast<int>(ctx.chunks);
+    if (ctx.columns.blocks > 1) {
+        sync_columns();
+    }
+    Slot<Op>* rows = ctx.template row_states<Op>();
+    for (int of = ctx.warp; of < kWarpSize; of += ctx.warps) {
+        const Op joined = join_slots_in_groups(ctx.template chunk_states<Op>(of), chunks);
+        if (lane_id() == 0) {
+            rows[of].state = joined;
         }
     }
-    return (chunks > kWarpSize ? groups : mine).join_parallel(WarpReducer{});
+    sync_block();
+    return rows[lane_id()].state;
 }
 
 // Publishes the states of the groups of a window, whose chunk states lie in the slots.
@@ -209,8 +268,8 @@ RW_DEVICE void reduce(const Row& row, i64 axis_size, Ctx& ctx, Op& state, F&& ti
         Fold<Op> fold;
         tile_fn(fold, ctx.own_tile(row, axis_size));
         state = fold.state();
-    } else if constexpr (Ctx::kOwnership == Ownership::kTiledStreaming) {
-        state = detail::fold_alone<Op>(axis_size, ctx, tile_fn);
+    } else if constexpr (Ctx::kColumns) {
+        detail::fold_columns<Op>(row, axis_size, ctx, tile_fn);
     } else {
         i64 window = 0;
         for (i64 first = ctx.first_chunk; first < ctx.end_chunk; first += kWindowChunks, ++window) {
@@ -248,14 +307,18 @@ template <class Op, class Ctx>
 RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
     if constexpr (Ctx::kWarpOwned) {
         state = state.join_parallel(WarpReducer{ctx.lanes, ctx.lanes < kWarpSize});
-    } else if constexpr (Ctx::kOwnership == Ownership::kTiledStreaming) {
-        // The walk has joined the chunks.
+    } else if constexpr (Ctx::kColumns) {
+        state = detail::join_columns<Op>(ctx);
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentBlock) {
         state = BlockReducer{ctx.template slots<Op>(), ctx.warps}.generic(state);
     } else if constexpr (Ctx::kOwnership == Ownership::kResidentCluster) {
-        state = ClusterReducer<Ctx::kStateBytes>{ctx.cluster, static_cast<int>(ctx.chunks), ctx.warp,
-                                                 ctx.folds}
+        const int turn = ctx.folds & 1;
+        const int chunks = static_cast<int>(ctx.chunks);
+        state = ClusterReducer<Ctx::kStateBytes>{ctx.cluster->states[turn], &ctx.cluster->barriers[turn], chunks,
+                                                 chunks, ctx.warp, ctx.folds}
                     .generic(state);
+    } else if constexpr (Ctx::kTiled) {
+        state = TileReducer<Ctx::kStateBytes>{ctx.tiles, ctx.folds}.generic(state);
     } else if constexpr (Ctx::kOwnership == Ownership::kSplitK) {
         state = detail::join_team<Op>(ctx);
     } else if (ctx.chunks <= kWindowChunks) {
@@ -268,10 +331,26 @@ RW_DEVICE void pjoin(Op& state, Ctx& ctx) {
     ctx.folds += 1;
 }
 
+// Whether a row needs another walk, or one that walks along with it does: all of those make it, and those that
+// do not need it leave what comes of it.
+template <class Ctx>
+RW_DEVICE bool walks_again(const Row& row, bool needs, Ctx&) {
+    if constexpr (Ctx::kColumns) {
+        // All warps have the same rows, so they agree.
+        return !every_lane(!row.exists || !needs);
+    } else if constexpr (Ctx::kTiled) {
+        // The blocks of the cluster have the same rows, so they agree too.
+        return any_of_block(row.exists && needs);
+    } else {
+        return needs;
+    }
+}
+
 // Runs `emit` exactly once per row.
 template <class Ctx, class F>
 RW_DEVICE void once(const Row& row, Ctx& ctx, F&& emit) {
-    const bool first = Ctx::kOwnership != Ownership::kSplitK || ctx.first_chunk == 0;
+    constexpr bool kShared = Ctx::kOwnership == Ownership::kSplitK || Ctx::kColumns;
+    const bool first = !kShared || ctx.first_chunk == 0;
     if (row.exists && ctx.lane == 0 && ctx.warp == 0 && first) {
         emit();
     }

@@ -66,6 +66,28 @@ inline void __syncthreads() {
     host_run::sync_block();
 }
 
+inline int __syncthreads_or(int predicate) {
+    static const char key = 0;
+    auto& votes = host_run::shared<int[1024]>(&key, "__syncthreads_or");
+    votes[threadIdx.x] = predicate;
+    host_run::sync_block();
+    int any = 0;
+    for (unsigned i = 0; i < blockDim.x; ++i) {
+        any |= votes[i];
+    }
+    host_run::sync_block();
+    return any;
+}
+
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+    unsigned word = 0;
+    for (int i = 0; i < 4; ++i) {
+        word |= static_cast<unsigned>(bytes >> (8 * (which >> (4 * i) & 7)) & 0xff) << (8 * i);
+    }
+    return word;
+}
+
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
     host_run::collective(host_run::Collective::kSync, mask, 0);
 }

@@ -15,7 +15,8 @@ struct WeightedLogSumExp : ReduceOp<WeightedLogSumExp<A, Rescaled>, 1> {
     A sum;
     A weight;
 
-    static RW_DEVICE WeightedLogSumExp of(const OnlineLogSumExp<A>& exponentials, A weight) {
+    template <bool OfHalves>
+    static RW_DEVICE WeightedLogSumExp of(const OnlineLogSumExp<A, 1, OfHalves>& exponentials, A weight) {
         WeightedLogSumExp s;
         s.maximum = exponentials.maximum[0];
         s.sum = exponentials.sum[0];

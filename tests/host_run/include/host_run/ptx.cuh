@@ -41,6 +41,16 @@ RW_DEVICE void wait_for_copies() {
     }
 }
 
+// ---------------------------------------------------------------- words
+
+RW_DEVICE u32 funnel_right(u32 low, u32 high, int bits) {
+    return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> bits);
+}
+
+RW_DEVICE u32 funnel_left(u32 low, u32 high, int bits) {
+    return static_cast<u32>((static_cast<u64>(high) << 32 | low) << bits >> 32);
+}
+
 // ---------------------------------------------------------------- the grid
 
 RW_DEVICE u32 add_release(u32* counter, u32 value) {
