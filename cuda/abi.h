@@ -21,9 +21,10 @@ extern "C" {
 #define RW_MAX_CLUSTER_BLOCKS 16
 /* Warps of a block of the warp tier. */
 #define RW_MAX_WARP_TIER_WARPS 8
-/* Warps of a block of the tiled tier. */
+/* Threads of a block of the tiled tier, and elements of a tile. */
 #define RW_TILED_THREADS 512
 #define RW_TILED_ELEMENTS 32
+/* Warps of a block of the columns tier, and elements of a row. */
 #define RW_COLUMN_WARPS 4
 #define RW_MAX_COLUMN (1 << 30)
 /* Warps that a streaming block may have. */

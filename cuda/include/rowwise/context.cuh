@@ -124,7 +124,7 @@ struct TileShare {
 
     // Shared memory of a block.
     static constexpr i64 bytes(i64 rows, int lanes, i64 chunks, int state_bytes) {
-        return rows * (lanes + 1 + 1 + (chunks > 1 ? 2 * chunks : 0)) * state_bytes;
+        return rows * (pitch(lanes) + 1 + (chunks > 1 ? 2 * chunks : 0)) * state_bytes;
     }
 };
 

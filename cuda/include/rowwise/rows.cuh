@@ -115,6 +115,15 @@ RW_DEVICE Word4 load_vector(const void* address) {
     }
 }
 
+// Reads a vector element by element: the row has `left` of them, the others become `pad`.
+template <class T>
+RW_DEVICE void load_part(Vector<T>& out, const T* at, int left, T pad) {
+#pragma unroll
+    for (int w = 0; w < kVectorElements<T>; ++w) {
+        put_element(out, w, w < left ? at[w] : pad);
+    }
+}
+
 // Reads a tile of the row at `row`. Elements past the end of the row become `pad`.
 template <Reuse R, class T, int V, class TileT>
 RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const TileT& tile, T pad) {
@@ -134,10 +143,7 @@ RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const 
         if (aligned && left >= W) {
             out[j].raw = load_vector<R>(at);
         } else {
-#pragma unroll
-            for (int w = 0; w < W; ++w) {
-                put_element(out[j], w, w < left ? at[w] : pad);
-            }
+            load_part(out[j], at, left, pad);
         }
     }
 }
@@ -305,10 +311,7 @@ RW_DEVICE void load_shifted(Vector<T> (&out)[V], const T* row, Index width, cons
         if (!has(j, 0) || !has(j, W)) {
             const int left = tile.left - j * tile.stride;
             const T* at = row + tile.first + j * tile.stride;
-#pragma unroll
-            for (int w = 0; w < W; ++w) {
-                put_element(out[j], w, w < left ? at[w] : pad);
-            }
+            load_part(out[j], at, left, pad);
         }
     }
 }
