@@ -91,16 +91,13 @@ impl<'a> Rows<'a> {
 
 /// Integers as f64, for what is computed in fractions.
 fn to_f64(x: &Tensor) -> Result<Tensor> {
-    if x.elem_count() == 0 {
-        // Candle's GPU kernels are not launched on nothing without an error.
-        return Tensor::zeros(x.shape(), DType::F64, x.device());
-    }
     // Candle's GPU kernels cast i64 to f64, but not the narrow signed integers: our sum of single
     // elements makes i64 of them.
-    if !x.device().is_cpu() && matches!(x.dtype(), DType::I16 | DType::I32) {
+    let is_narrow = matches!(x.dtype(), DType::I16 | DType::I32);
+    if !x.device().is_cpu() && is_narrow && x.elem_count() > 0 {
         return reduce(Op::Sum, x, (), false)?.to_dtype(DType::F64);
     }
-    x.to_dtype(DType::F64)
+    cast(x, DType::F64)
 }
 
 /// An op that makes a row of each row along `dim`. The result is contiguous.

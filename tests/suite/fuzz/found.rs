@@ -1,6 +1,6 @@
 //! What random calls have found, each as small as it gets.
 
-use candle_rowwise::ops::{self, CrossEntropyOptions, Reduction};
+use candle_rowwise::ops::{self, CrossEntropyOptions, NormOptions, Reduction};
 
 use crate::common::ops::DTYPES;
 use crate::common::*;
@@ -56,7 +56,29 @@ fn nothing_but_minus_inf_and_no_weight(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Nothing to normalise, with a weight of nothing that an offset is added to: candle's GPU backend casts nothing only
+/// with an error.
+fn norms_of_nothing_with_an_offset(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        let x = Tensor::zeros((2, 0), dtype, device)?;
+        // On its own, and behind an offset.
+        let wide = Tensor::zeros((0, 3), dtype, device)?;
+        for column in [0, 2] {
+            let weight = wide.narrow(1, column, 1)?.squeeze(1)?;
+            let options = NormOptions::new(1e-5).weight(&weight).weight_offset(1.);
+            for y in [
+                ops::rms_norm_with(&x, &options)?,
+                ops::layer_norm_with(&x, &options)?,
+            ] {
+                assert_eq!((y.dims(), y.dtype()), (x.dims(), dtype));
+            }
+        }
+    }
+    Ok(())
+}
+
 on_devices! {
+    norms_of_nothing_with_an_offset: norms_of_nothing_with_an_offset_cpu, norms_of_nothing_with_an_offset_cuda;
     no_degrees_of_freedom: no_degrees_of_freedom_cpu, no_degrees_of_freedom_cuda;
     l2_normalize_of_columns: l2_normalize_of_columns_cpu, l2_normalize_of_columns_cuda;
     nothing_but_minus_inf_and_no_weight: nothing_but_minus_inf_and_no_weight_cpu, nothing_but_minus_inf_and_no_weight_cuda;
