@@ -50,7 +50,9 @@ pub const TILED_ELEMENTS: usize = 32;
 /// Warps of a block of the columns tier.
 pub const COLUMN_WARPS: usize = 4;
 
-/// Blocks of the columns tier that a multiprocessor should have, before clusters share the length of rows.
+/// Blocks of the columns tier that a multiprocessor should have, before clusters share the length of rows. Sums of
+/// (16384, 8192) f32 over dim 0, with 1, 2, 4 and 8 blocks a row, so 2 to 16 a multiprocessor: 168, 135, 165 and 160 us
+/// (stand-alone kernels, H200, 2026-11-30).
 pub const COLUMN_BLOCKS: usize = 4;
 
 /// Elements of a row that the columns tier takes: it counts them in 32 bits.
@@ -59,7 +61,7 @@ pub const MAX_COLUMN: usize = 1 << 30;
 /// Blocks a multiprocessor, at least, that walk columns before a reduction takes the columns tier where the tiled one
 /// would do: fewer do not keep it busy. Sums of (2048, 2048) over dim 0, with 1 block a multiprocessor: bf16 0.58 of a
 /// copy, tiled 0.74, and f32 0.56, tiled 0.85; of (16384, 8192) over dim 0, with 3.9: bf16 0.65, tiled 0.54, and f32
-/// 0.95, tiled 0.68 (H200, 2026-11-30).
+/// 0.95, tiled 0.68 (the columns tier in stand-alone kernels, H200, 2026-11-30).
 pub const COLUMNS_FROM_BLOCKS: usize = 3;
 
 /// Blocks of the split-K tier that a multiprocessor holds at once from sm_90 on; 1 before.

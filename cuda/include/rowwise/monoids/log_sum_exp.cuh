@@ -19,8 +19,9 @@ RW_DEVICE A finite_shift(A maximum) {
 //
 // Where OfHalves, the values are elements of a half type, and exponentials of a tile are made by three instructions an
 // element for six (see exp_short). The sum is as good as ever: what counts in it is near the maximum, where nothing is
-// lost. At (4096, 65536) bf16 logsumexp went from 0.76 of the read rate to 0.80 by it, log-softmax from 0.78 of copy
-// speed to 0.81, softmax of (4096, 131072) from 0.71 to 0.75 (H200, 2026-11-30).
+// lost. From a build without to one with it, and with ptxas at another level, logsumexp of (4096, 65536) bf16 went from
+// 0.76 of the read rate to 0.80, log-softmax from 0.78 of copy speed to 0.81, softmax of (4096, 131072) from 0.71 to
+// 0.75 (H200, 2026-11-30).
 template <class A, int W = 1, bool OfHalves = false>
 struct OnlineLogSumExp : ReduceOp<OnlineLogSumExp<A, W, OfHalves>, W> {
     using Single = OnlineLogSumExp<A, 1, OfHalves>;
@@ -84,8 +85,8 @@ struct OnlineLogSumExp : ReduceOp<OnlineLogSumExp<A, W, OfHalves>, W> {
         for (int i = 0; i < N; ++i) {
             terms[i] = values[i] - shift;
         }
-        // With tiles of 32, kernels that keep the terms spill where as many blocks share a multiprocessor: softmax of
-        // (4096, 65536) went from 0.87 to 0.82.
+        // With tiles of 32, softmax spills in a cluster where five blocks share a multiprocessor; with four, (4096,
+        // 65536) bf16 went from 0.87 to 0.82.
         constexpr bool kShort = OfHalves && N > 32;
         return summed<kShort>(s, fold_halves<N>(terms, smaller), [&](int i) { return terms[i]; }, terms);
     }
