@@ -68,7 +68,7 @@ pub const COLUMNS_FROM_BLOCKS: usize = 3;
 pub const SPLIT_K_BLOCKS: usize = 2;
 
 /// Whether the split-K tier has a kernel for lanes of so many vectors. With 8, some spill where [`SPLIT_K_BLOCKS`]
-/// share a multiprocessor (CUDA 13.0, sm_90a): cross-entropy of f64 (16 bytes), its gradient of f32 and f64 (8 and
+/// share a multiprocessor (CUDA 13.0, sm_90a): cross-entropy of f64 (16 bytes) and its gradient (8 and
 /// more), layer norm whose sides are not both
 /// there and of its own dtype, or with a residual, of f16 (52) and bf16 (56), any layer norm of f64 (8), and the
 /// gradients of norms.
@@ -77,9 +77,7 @@ pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
     let general_layer_norm = vectors == 8 && dtype != DType::F32;
     let spills = match problem.op {
         Op::CrossEntropy(_) | Op::TargetWeights { .. } => vectors == 8 && dtype == DType::F64,
-        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => {
-            vectors == 8 && !matches!(dtype, DType::F16 | DType::BF16)
-        }
+        Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => vectors == 8,
         _ if problem.op.goes_by_bands() => true,
         Op::AddLayerNorm { .. } => general_layer_norm,
         Op::LayerNorm { .. } => {

@@ -367,8 +367,9 @@ struct CrossEntropyGradientBody : CrossEntropy<T, Plain> {
     using A = accum_t<T>;
     static constexpr bool kEmitsRow = true;
     static constexpr int kMostVectors = loss_vectors<T, Plain>;
-    // Of f32, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
-    static constexpr int kMostSplitVectors = sizeof(T) == 2 ? 8 : 4;
+    // Of f32, and of half types where plain, tiles of 8 vectors spill where two blocks share a multiprocessor
+    // (src/tuning.rs).
+    static constexpr int kMostSplitVectors = 4;
     static constexpr Occupancy kOccupancy =
         Plain ? Occupancy{3, 5, 5, 2, 3, 1} : Occupancy{2, 2, 2, 2, 2, 1};
     static constexpr int kF64Blocks = 1;

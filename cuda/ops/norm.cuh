@@ -308,18 +308,16 @@ struct LayerNormBody : NormInputs<T, General> {
             if (sizeof(T) == 2 && is_near) {
                 emit(
                     tile, out,
-                    [&](int i, A w, A b) { return fused(fused(in.element(i), c.inverse, shift), w, b); },
+                    [&](int i, A w, A b) {
+                        hold_sides_back(ctx, i, !Ctx::kResident);
+                        return fused(fused(in.element(i), c.inverse, shift), w, b);
+                    },
                     weights, biases);
             } else {
                 emit(
                     tile, out,
                     [&](int i, A w, A b) {
-                        if constexpr (sizeof(T) == 2 && !Ctx::kWarpOwned) {
-                            // With the sides of several vectors on their way, a word spills.
-                            if (i % kVectorElements<T> == 0) {
-                                keep_reads_back();
-                            }
-                        }
+                        hold_sides_back(ctx, i, true);
                         const A centred = fused(in.element(i), c.scale, -c.mean);
                         return fused(fused(centred, c.inverse, rest_shift), w, b);
                     },
@@ -327,6 +325,18 @@ struct LayerNormBody : NormInputs<T, General> {
             }
             this->emit_sum(row, axis_size, ctx, tile, in);
         });
+    }
+
+private:
+    // Keeps the sides of the vector that element i begins from being read before: with those of several on their way, a
+    // word or two spill.
+    template <class Ctx>
+    static RW_DEVICE void hold_sides_back(const Ctx&, int i, bool spills) {
+        if constexpr (sizeof(T) == 2 && !Ctx::kWarpOwned) {
+            if (spills && i % kVectorElements<T> == 0) {
+                keep_reads_back();
+            }
+        }
     }
 };
 
