@@ -287,7 +287,7 @@ struct LayerNormBody : NormInputs<T, General> {
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
     static constexpr Occupancy kOccupancy =
-        General ? Occupancy{3, 3, 3, 2, 2, 1} : Occupancy{3, 4, 4, 3, 3, 1};
+        General ? Occupancy{2, 3, 3, 2, 2, 1} : Occupancy{3, 4, 4, 3, 3, 1};
     // With 2, 64 bytes spill.
     static constexpr int kF64Blocks = General ? 1 : 2;
 

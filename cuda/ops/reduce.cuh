@@ -321,7 +321,8 @@ struct LogSumExpBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<LogSumExpOf<T>>);
-    static constexpr int kColumnOccupancy[] = {6, 2};
+    // Of halves, 20 bytes spill with 6.
+    static constexpr int kColumnOccupancy[] = {sizeof(T) == 2 ? 5 : 6, 2};
 
     InputRows<T> x;
     Output* y;
