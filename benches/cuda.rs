@@ -25,15 +25,18 @@ use clap::Parser;
 
 #[derive(Parser)]
 struct Options {
-    /// Only the ops whose name contains this.
+    /// Only the ops whose name contains this, or one of these.
     #[arg(long)]
-    op: Option<String>,
+    op: Vec<String>,
     /// Only this dtype: bf16, f16, f32 or f64.
     #[arg(long)]
     dtype: Option<String>,
-    /// Only this shape: ROWSxWIDTH, or OUTERxWIDTHxINNER for rows that are columns in memory.
+    /// Only this shape, or these: ROWSxWIDTH, or OUTERxWIDTHxINNER for rows that are columns in memory.
     #[arg(long)]
-    shape: Option<String>,
+    shape: Vec<String>,
+    /// The widths at which benches/peers.py times other libraries, of some 2^27 elements each.
+    #[arg(long)]
+    widths: bool,
     /// Only the shapes that docs/performance.md has bounds for.
     #[arg(long)]
     quick: bool,
@@ -66,6 +69,13 @@ const SHAPES: [(usize, usize); 12] = [
     (4096, 50257),
 ];
 
+/// Powers of two, and what vocabularies and careless models have.
+const WIDTHS: [usize; 16] = [
+    256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 257, 1000, 5003, 50257,
+    151936,
+];
+const WIDTH_ELEMENTS: usize = 1 << 27;
+
 /// Launches between two events, and how many such pairs the median is taken of.
 const LAUNCHES: usize = 20;
 const RUNS: usize = 7;
@@ -96,17 +106,22 @@ fn main() -> Result<()> {
     if let Some(csv) = &mut csv {
         writeln!(csv, "op,dtype,shape,us,gbs,copy_us,fraction")?;
     }
-    let shapes: Vec<Dims> = match &options.shape {
-        Some(text) => vec![parse_shape(text)?],
-        None => {
-            let rows: &[_] = if options.quick {
-                &QUICK_SHAPES
-            } else {
-                &SHAPES
-            };
-            let rows = rows.iter().map(|(rows, width)| (*rows, *width, 1));
-            rows.chain(COLUMN_SHAPES).collect()
-        }
+    let shapes: Vec<Dims> = if !options.shape.is_empty() {
+        let shapes = options.shape.iter().map(|text| parse_shape(text));
+        shapes.collect::<Result<_>>()?
+    } else if options.widths {
+        WIDTHS
+            .iter()
+            .map(|width| (rows_of(*width), *width, 1))
+            .collect()
+    } else {
+        let rows: &[_] = if options.quick {
+            &QUICK_SHAPES
+        } else {
+            &SHAPES
+        };
+        let rows = rows.iter().map(|(rows, width)| (*rows, *width, 1));
+        rows.chain(COLUMN_SHAPES).collect()
     };
     let dtypes = match options.dtype.as_deref() {
         None => vec![DType::BF16, DType::F32],
@@ -120,7 +135,8 @@ fn main() -> Result<()> {
                 _ => format!("{outer}x{width}x{inner}"),
             };
             for op in ops() {
-                let wanted = options.op.as_ref().is_none_or(|o| op.name().contains(o));
+                let wanted =
+                    options.op.is_empty() || options.op.iter().any(|o| op.name().contains(o));
                 if !wanted || (options.quick && op.result() == RowResult::Scalar) {
                     continue;
                 }
@@ -151,6 +167,11 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The power of two that brings the rows nearest to [`WIDTH_ELEMENTS`].
+fn rows_of(width: usize) -> usize {
+    1 << (WIDTH_ELEMENTS as f64 / width as f64).log2().round() as u32
 }
 
 fn parse_shape(text: &str) -> Result<Dims> {

@@ -67,18 +67,15 @@ pub const COLUMNS_FROM_BLOCKS: usize = 3;
 /// Blocks of the split-K tier that a multiprocessor holds at once from sm_90 on; 1 before.
 pub const SPLIT_K_BLOCKS: usize = 2;
 
-/// Whether the split-K tier has a kernel for lanes of so many vectors. Softmax of f16 with 8 spills 28
-/// bytes where [`SPLIT_K_BLOCKS`] share a multiprocessor (CUDA 13.0, sm_90a); bf16, whose conversion is a
-/// shift, does not.
-///
-/// Likewise cross-entropy of f64 (16 bytes) and its gradient (8 and more), layer norm whose sides are not both
+/// Whether the split-K tier has a kernel for lanes of so many vectors. With 8, some spill where [`SPLIT_K_BLOCKS`]
+/// share a multiprocessor (CUDA 13.0, sm_90a): cross-entropy of f64 (16 bytes) and its gradient (8 and
+/// more), layer norm whose sides are not both
 /// there and of its own dtype, or with a residual, of f16 (52) and bf16 (56), any layer norm of f64 (8), and the
 /// gradients of norms.
 pub fn has_split_k(problem: &Problem, vectors: usize) -> bool {
     let dtype = problem.dtype;
     let general_layer_norm = vectors == 8 && dtype != DType::F32;
     let spills = match problem.op {
-        Op::Softmax => vectors == 8 && dtype == DType::F16,
         Op::CrossEntropy(_) | Op::TargetWeights { .. } => vectors == 8 && dtype == DType::F64,
         Op::CrossEntropyWithGradient(_) | Op::CrossEntropyGradient(_) => vectors == 8,
         _ if problem.op.goes_by_bands() => true,
@@ -160,10 +157,7 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
         _ => 8,
     };
     let usual_blocks = match op {
-        Op::Softmax
-        | Op::CrossEntropy(_)
-        | Op::CrossEntropyWithGradient(_)
-        | Op::CrossEntropyGradient(_) => USUAL_CLUSTER_BLOCKS,
+        Op::Softmax => USUAL_CLUSTER_BLOCKS,
         _ => 1,
     };
     let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
@@ -171,7 +165,8 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
     // makes logits twice, for half: with more, kernels spill up to 300 bytes (CUDA 13.0, sm_80 and sm_90a).
     let f64_half = if element_bytes == 8 { 2 } else { 1 };
     let most_vectors = match op {
-        Op::SoftmaxGradient { .. } | Op::SoftmaxWith { .. } => usual_vectors / f64_half,
+        Op::SoftmaxGradient { .. } if element_bytes != 2 => usual_vectors / f64_half,
+        Op::SoftmaxWith { .. } => usual_vectors / f64_half,
         Op::CrossEntropy(loss)
         | Op::CrossEntropyWithGradient(loss)
         | Op::CrossEntropyGradient(loss)

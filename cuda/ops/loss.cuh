@@ -8,7 +8,7 @@
 //   dloss/dx = dz/dx (p ((1 - e) w_t + e/V W + 2 k lse) - e/V w - [j = t] (1 - e) w_t)
 #pragma once
 
-#include <rowwise/rowwise.cuh>
+#include "log_sum_exp.cuh"
 
 namespace rowwise {
 
@@ -213,17 +213,10 @@ struct CrossEntropy {
     template <class Ctx>
     RW_DEVICE State fold_row(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in,
                              A origin) const {
-        constexpr int N = Ctx::simd_width;
         if constexpr (Plain) {
-            Exponentials total;
-            reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
-                A values[N];
-                in.load(tile, values);
-                fold.accumulate(values, tile);
-            });
-            pjoin(total, ctx);
-            return State::of(total, Sum<A>::identity());
+            return State::of(log_sum_exp(row, axis_size, ctx, in), Sum<A>::identity());
         } else {
+            constexpr int N = Ctx::simd_width;
             State total;
             reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
                 in.select(tile);
@@ -335,7 +328,7 @@ struct CrossEntropyBody : CrossEntropy<T, Plain> {
     static constexpr int kMostVectors = loss_vectors<T, Plain>;
     // Of f64, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
     static constexpr int kMostSplitVectors = sizeof(T) == 8 ? 4 : 8;
-    static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 4, 4, 2, 2} : Occupancy{2, 3, 3, 2, 2, 1};
+    static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 5, 5, 3, 3} : Occupancy{2, 3, 3, 2, 2, 1};
 
     A* y;
     A* statistics;  // maxima of all rows, then factors; null for the weights of targets
@@ -378,7 +371,7 @@ struct CrossEntropyGradientBody : CrossEntropy<T, Plain> {
     // (src/tuning.rs).
     static constexpr int kMostSplitVectors = 4;
     static constexpr Occupancy kOccupancy =
-        Plain ? Occupancy{3, 4, 4, 2, 2, 1} : Occupancy{2, 2, 2, 2, 2, 1};
+        Plain ? Occupancy{3, 5, 5, 2, 3, 1} : Occupancy{2, 2, 2, 2, 2, 1};
     static constexpr int kF64Blocks = 1;
 
     T* y;
@@ -422,29 +415,59 @@ private:
         typename Loss::Exponentials state;
     };
 
-    // One exponential an element, kept as softmax keeps it.
+    // Of half types the elements are kept and their exponentials taken twice, of others the exponentials kept.
     template <class Ctx>
     RW_DEVICE void plain(const Row& row, i64 axis_size, Ctx& ctx, const Target<A>& t,
                          RowCache<Ctx, T>& in) const {
         using Exponentials = typename Loss::Exponentials;
         constexpr int N = Ctx::simd_width;
-        auto kept = cache_tiles(row, axis_size, ctx, [&](const typename Ctx::TileT& tile) {
-            Kept<N> k;
-            A values[N];
-            in.load(tile, values);
-            k.state = Exponentials::exponentials(values, k.terms);
-            return k;
-        });
+        if constexpr (sizeof(T) == 2) {
+            plain_row(
+                row, axis_size, ctx, t, [&] { return log_sum_exp(row, axis_size, ctx, in); },
+                [&](const auto& tile, A shift, A factor, auto write) {
+                    in.select(tile);
+                    // Neither the power of two nor its inverse takes the product out of the normal numbers.
+                    const bool is_small = absolute(factor) < A(0x1p-8);
+                    const A scale = is_small ? A(0) : A(64);
+                    write([&](int i) { return exp_scaled(in.element(i) - shift, scale); },
+                          is_small ? factor : factor * A(0x1p-64));
+                });
+        } else {
+            auto kept = cache_tiles(row, axis_size, ctx, [&](const typename Ctx::TileT& tile) {
+                Kept<N> k;
+                A values[N];
+                in.load(tile, values);
+                k.state = Exponentials::exponentials(values, k.terms);
+                return k;
+            });
+            plain_row(
+                row, axis_size, ctx, t,
+                [&] {
+                    Exponentials total;
+                    reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
+                        fold.join(kept(tile).state);
+                    });
+                    pjoin(total, ctx);
+                    return total;
+                },
+                [&](const auto& tile, A shift, A factor, auto write) {
+                    const Kept<N>& k = kept(tile);
+                    write([&](int i) { return k.terms[i]; }, exp_nonpositive(k.state.maximum[0] - shift) * factor);
+                });
+        }
+    }
+
+    // `fold()` gives the row's state; `with_terms(tile, shift, factor, write)` calls write(term, its factor) such that
+    // their product is exp(element - shift) * factor.
+    template <class Ctx, class F, class G>
+    RW_DEVICE void plain_row(const Row& row, i64 axis_size, Ctx& ctx, const Target<A>& t, F fold, G with_terms) const {
         // Written after the row, which need not wait for it.
         const bool folds = maxima.data == nullptr;
         const A target_logit = folds ? this->target_logit(row, t) : A(0);
-        Exponentials total = Exponentials::identity();
+        auto total = Loss::Exponentials::identity();
         Statistics s;
         if (folds) {
-            reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
-                fold.join(kept(tile).state);
-            });
-            pjoin(total, ctx);
+            total = fold();
             s = {total.maximum[0], this->factor(t, Loss::State::of(total, Sum<A>::identity()))};
         } else {
             s = saved(row);
@@ -460,16 +483,15 @@ private:
                 emit(tile, out, [&](int) { return nothing; });
                 return;
             }
-            const Kept<N>& k = kept(tile);
-            const A tile_factor = exp_nonpositive(k.state.maximum[0] - shift) * factor;
             const i64 place = t.index - tile.first;
             const bool has_target = place >= 0 && place < tile.left &&
                                     (place & (tile.stride - 1)) < kVectorElements<T> &&
-                                    place <= tile.offset(N - 1);
-            emit_replacing(
-                tile, out, [&](int i) { return k.terms[i] * tile_factor; },
-                has_target ? static_cast<int>(place) : -1,
-                [&](int i) { return fused(k.terms[i], tile_factor, -hot); });
+                                    place <= tile.offset(Ctx::simd_width - 1);
+            with_terms(tile, shift, factor, [&](auto term, A of_term) {
+                emit_replacing(
+                    tile, out, [&](int i) { return term(i) * of_term; }, has_target ? static_cast<int>(place) : -1,
+                    [&](int i) { return fused(term(i), of_term, -hot); });
+            });
         });
         if (folds) {
             once(row, ctx, [&] {

@@ -250,30 +250,29 @@ RW_DEVICE Centring<A> centring_of(const Welford<A>& m, A scale, double eps) {
     return {scale, mean, rest, inverse_root(divide(m.squares[0], m.count[0]), eps, scale)};
 }
 
-// Whether the moments of a row as it is do not do: its squares are better taken of a scaled row, or they have
-// not been corrected and the row is so far from 0 for its spread that the last bits of the tiles' means tell.
-template <bool Corrected, class A>
-RW_DEVICE bool must_fold_again(const Welford<A>& m) {
-    const bool is_far = m.mean[0] * m.mean[0] * m.count[0] > A(16) * m.squares[0];
-    return !squares_are_safe(m.squares[0]) || (!Corrected && is_far);
-}
-
-// Of half types, whose results are rounded far more coarsely, the moments are corrected only where the row
-// is far from 0.
 template <class Ctx, class T, bool... Kind>
 RW_DEVICE Centring<accum_t<T>> centring(const Row& row, i64 axis_size, Ctx& ctx,
                                         RowCache<Ctx, T, Kind...>& in, double eps) {
     using A = accum_t<T>;
-    constexpr bool kCorrected = sizeof(T) > 2;
     A scale = A(1);
-    Welford<A> m = moments<kCorrected>(row, axis_size, ctx, in, scale);
-    if (must_fold_again<kCorrected>(m)) {
+    if constexpr (sizeof(T) == 2) {
+        Welford<A> m = near_moments(row, axis_size, ctx, in, scale);
+        if (!sums_suffice(m)) {
+            if (!squares_are_safe(m.squares[0])) {
+                scale = safe_scale(row, axis_size, ctx, in, eps);
+                m = near_moments(row, axis_size, ctx, in, scale);
+            }
+            m = far_moments(row, axis_size, ctx, in, scale, m.mean[0]);
+        }
+        return centring_of(m, scale, eps);
+    } else {
+        Welford<A> m = moments(row, axis_size, ctx, in, scale);
         if (!squares_are_safe(m.squares[0])) {
             scale = safe_scale(row, axis_size, ctx, in, eps);
+            m = moments(row, axis_size, ctx, in, scale);
         }
-        m = moments<true>(row, axis_size, ctx, in, scale);
+        return centring_of(m, scale, eps);
     }
-    return centring_of(m, scale, eps);
 }
 
 // y = (x - mean) / sqrt(var + eps) * weight + bias, with the population variance (Ba, Kiros and
@@ -288,7 +287,7 @@ struct LayerNormBody : NormInputs<T, General> {
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<Welford<A>>);
     static constexpr Occupancy kOccupancy =
-        General ? Occupancy{2, 2, 2, 2, 2, 1} : Occupancy{2, 4, 4, 3, 2, 1};
+        General ? Occupancy{2, 3, 3, 2, 2, 1} : Occupancy{3, 4, 4, 3, 3, 1};
     // With 2, 64 bytes spill.
     static constexpr int kF64Blocks = General ? 1 : 2;
 
@@ -309,12 +308,16 @@ struct LayerNormBody : NormInputs<T, General> {
             if (sizeof(T) == 2 && is_near) {
                 emit(
                     tile, out,
-                    [&](int i, A w, A b) { return fused(fused(in.element(i), c.inverse, shift), w, b); },
+                    [&](int i, A w, A b) {
+                        hold_sides_back(ctx, i, !Ctx::kResident);
+                        return fused(fused(in.element(i), c.inverse, shift), w, b);
+                    },
                     weights, biases);
             } else {
                 emit(
                     tile, out,
                     [&](int i, A w, A b) {
+                        hold_sides_back(ctx, i, true);
                         const A centred = fused(in.element(i), c.scale, -c.mean);
                         return fused(fused(centred, c.inverse, rest_shift), w, b);
                     },
@@ -322,6 +325,18 @@ struct LayerNormBody : NormInputs<T, General> {
             }
             this->emit_sum(row, axis_size, ctx, tile, in);
         });
+    }
+
+private:
+    // Keeps the sides of the vector that element i begins from being read before: with those of several on their way, a
+    // word or two spill.
+    template <class Ctx>
+    static RW_DEVICE void hold_sides_back(const Ctx&, int i, bool spills) {
+        if constexpr (sizeof(T) == 2 && !Ctx::kWarpOwned) {
+            if (spills && i % kVectorElements<T> == 0) {
+                keep_reads_back();
+            }
+        }
     }
 };
 

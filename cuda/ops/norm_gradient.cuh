@@ -281,8 +281,7 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
     static constexpr Occupancy kOccupancy = {2, 2, 2, 2, 2, 1};
     static constexpr int kF64Blocks = 1;
 
-    // Sums of x, x^2, t and t * x: enough for half types, whose results are rounded far more coarsely, where the
-    // row is not far from 0 for its spread (the caller looks); they are joined at a fraction of the cost.
+    // Sums of x, x^2, t and t * x, where near_moments would do.
     template <class Ctx, class In, class Grads>
     RW_DEVICE State fold_near(const Row& row, i64 axis_size, Ctx& ctx, In& in, Grads& grads) const {
         RawState sums;
@@ -302,13 +301,8 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
                                    Pair<Sum<A>, Sum<A>>::of(total.reduce(), along.reduce())));
         });
         pjoin(sums, ctx);
-        const A x = sums.first.first.value();
+        const Welford<A> m = moments_of_sums(sums.first, axis_size);
         const A t = sums.second.first.value();
-        Welford<A> m;
-        m.count[0] = static_cast<A>(axis_size);
-        m.mean[0] = divide(x, m.count[0]);
-        m.rest[0] = A(0);
-        m.squares[0] = fused(-x, m.mean[0], sums.first.second.value());
         return State::of(m, t, fused(-t, m.mean[0], sums.second.second.value()));
     }
 
@@ -318,7 +312,7 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
         State state;
         reduce(row, axis_size, ctx, state, [&](auto& fold, const auto& tile) {
             constexpr int W = kSumLanes;
-            const Welford<A> moments = tile_moments<true>(tile, in, scale);
+            const Welford<A> moments = tile_moments(tile, in, scale);
             auto total = Sum<A, W>::identity();
             auto along = Sum<A, W>::identity();
             // Past the end of the row t is 0.
@@ -351,7 +345,7 @@ struct LayerNormGradientBody : NormGradientInputs<T> {
         } else {
             state = fold_near(row, axis_size, ctx, in, grads);
         }
-        if (must_fold_again<kCorrected>(state.moments)) {
+        if (kCorrected ? !squares_are_safe(state.moments.squares[0]) : !sums_suffice(state.moments)) {
             if (!squares_are_safe(state.moments.squares[0])) {
                 scale = safe_scale(row, axis_size, ctx, in, this->eps);
             }

@@ -4,6 +4,7 @@
 // body: a kernel each would be compiled for every dtype and tier.
 #pragma once
 
+#include "log_sum_exp.cuh"
 #include "moments.cuh"
 
 namespace rowwise {
@@ -320,7 +321,8 @@ struct LogSumExpBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<LogSumExpOf<T>>);
-    static constexpr int kColumnOccupancy[] = {6, 2};
+    // Of halves, 20 bytes spill with 6.
+    static constexpr int kColumnOccupancy[] = {sizeof(T) == 2 ? 5 : 6, 2};
 
     InputRows<T> x;
     Output* y;
@@ -328,8 +330,7 @@ struct LogSumExpBody : Reduction<T> {
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
-        const auto state =
-            fold_row<LogSumExpOf<T>>(row, axis_size, ctx, in, [](A v) { return v; });
+        const auto state = log_sum_exp(row, axis_size, ctx, in);
         once(row, ctx, [&] { y[row.index] = round_to<T>(state.value()); });
     }
 };

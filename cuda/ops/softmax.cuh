@@ -1,7 +1,7 @@
 // Bodies of softmax and log-softmax.
 #pragma once
 
-#include <rowwise/rowwise.cuh>
+#include "log_sum_exp.cuh"
 
 namespace rowwise {
 
@@ -11,18 +11,19 @@ namespace rowwise {
 // tile and keeps it, and the last one only scales by exp(tile maximum - maximum) / sum. Both factors
 // are at most 1, so nothing overflows; where the second underflows, so does the result.
 //
+// Of wide tiles of half types two: the elements take half the registers of their exponentials.
+//
 // A row with a NaN or a +inf, and a row of nothing but -inf, is NaN throughout.
 template <class T>
 struct SoftmaxBody {
     using Element = T;
     static constexpr bool kEmitsRow = true;
-    // Of f16, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
-    static constexpr int kMostSplitVectors = kIsF16<T> ? 4 : 8;
+    static constexpr int kMostSplitVectors = 8;
     static constexpr bool kTakesColumns = !kIsInteger<T>;
     using A = accum_t<T>;
     using State = LogSumExpOf<T>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = {4, 5, 5, 2, 2};
+    static constexpr Occupancy kOccupancy = {4, 6, 6, 3, 3};
 
     InputRows<T> x;
     T* y;
@@ -35,8 +36,33 @@ struct SoftmaxBody {
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
-        constexpr int N = Ctx::simd_width;
         RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
+        if constexpr (kKeepsElements<Ctx>) {
+            keeping_elements(row, axis_size, ctx, in);
+        } else {
+            keeping_exponentials(row, axis_size, ctx, in);
+        }
+    }
+
+private:
+    template <class Ctx>
+    static constexpr bool kKeepsElements = sizeof(T) == 2;
+
+    template <class Ctx>
+    RW_DEVICE void keeping_elements(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in) const {
+        const State total = log_sum_exp(row, axis_size, ctx, in);
+        OutputRow<Ctx, T> out(row, axis_size, ctx, y);
+        const A shift = finite_shift(total.maximum[0]);
+        const A inverse = reciprocal(total.sum[0]) * A(0x1p-64);
+        reduce(row, axis_size, ctx, [&](const auto& tile) {
+            in.select(tile);
+            emit(tile, out, [&](int i) { return exp_scaled(in.element(i) - shift, A(64)) * inverse; });
+        });
+    }
+
+    template <class Ctx>
+    RW_DEVICE void keeping_exponentials(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in) const {
+        constexpr int N = Ctx::simd_width;
         auto exponentials = cache_tiles(row, axis_size, ctx, [&](const typename Ctx::TileT& tile) {
             Exponentials<N> e;
             A values[N];
@@ -73,22 +99,15 @@ struct LogSoftmaxBody {
     using A = accum_t<T>;
     using State = LogSumExpOf<T>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = {3, 4, 4, 2, 2};
+    static constexpr Occupancy kOccupancy = {4, 6, 6, 3, 4};
 
     InputRows<T> x;
     T* y;
 
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
-        constexpr int N = Ctx::simd_width;
         RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
-        State total;
-        reduce(row, axis_size, ctx, total, [&](auto& fold, const auto& tile) {
-            A values[N];
-            in.load(tile, values);
-            fold.accumulate(values, tile);
-        });
-        pjoin(total, ctx);
+        const State total = log_sum_exp(row, axis_size, ctx, in);
         OutputRow<Ctx, T> out(row, axis_size, ctx, y);
         const A maximum = total.maximum[0];
         const A log_sum = natural_log(total.sum[0]);

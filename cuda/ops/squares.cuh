@@ -42,27 +42,6 @@ RW_DEVICE accum_t<T> safe_scale(const Row& row, i64 axis_size, Ctx& ctx, RowCach
     return inverse_magnitude(max_of(magnitude, eps_magnitude));
 }
 
-// Folds a tile vector by vector, each lane of the vector in a sum of its own: no more than one
-// vector of `value(e, element e of the row)` is held at a time.
-template <template <class, int> class Op, class Ctx, class T, bool... Kind, class TileT, class F>
-RW_DEVICE typename Op<accum_t<T>, 1>::Single fold_vectors(const TileT& tile, RowCache<Ctx, T, Kind...>& in,
-                                                          F value) {
-    constexpr int W = TileT::kVectorWidth;
-    in.select(tile);
-    auto lanes = Op<accum_t<T>, W>::identity();
-#pragma unroll
-    for (int j = 0; j < TileT::kVectors; ++j) {
-        accum_t<T> values[W];
-        in.vector(j, values);
-#pragma unroll
-        for (int w = 0; w < W; ++w) {
-            values[w] = value(j * W + w, values[w]);
-        }
-        lanes.accumulate(values, Positions<TileT>{tile});
-    }
-    return lanes.reduce();
-}
-
 // The sum of the squares of a row that is multiplied by `scale`.
 template <class T>
 struct ScaledSquares {

@@ -67,6 +67,14 @@ RW_DEVICE accum_t<T> widen(T value) {
     return value;
 }
 
+// The larger one of each pair of elements of two words; NaN where either is NaN, and of zeros +0.
+RW_DEVICE u32 max_nan_pair(f16, u32 a, u32 b) {
+    return max_nan_f16x2(a, b);
+}
+RW_DEVICE u32 max_nan_pair(bf16, u32 a, u32 b) {
+    return max_nan_bf16x2(a, b);
+}
+
 // How many elements of T one widest access holds.
 template <class T>
 constexpr int kVectorElements = kVectorBytes / static_cast<int>(sizeof(T));

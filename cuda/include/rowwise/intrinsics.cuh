@@ -408,6 +408,19 @@ RW_DEVICE float max_nan(float a, float b) {
     return m;
 }
 
+// The same of two pairs of half-type numbers.
+RW_DEVICE u32 max_nan_f16x2(u32 a, u32 b) {
+    u32 m;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    return m;
+}
+
+RW_DEVICE u32 max_nan_bf16x2(u32 a, u32 b) {
+    u32 m;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+    return m;
+}
+
 // About 1/x and 1/sqrt(x): starting points for Newton's method (math.cuh). Relative errors 2^-23 and
 // 2^-22.4 for f32, 2^-20 or so for f64 (PTX ISA).
 RW_DEVICE float reciprocal_estimate(float x) {

@@ -63,32 +63,37 @@ struct OnlineLogSumExp : ReduceOp<OnlineLogSumExp<A, W, OfHalves>, W> {
         return s;
     }
 
-    // Maximum first, then one exponential an element.
+    // Maximum first, then one exponential an element. Of halves, those that are 0 for all exp_short knows are below
+    // 2^-125 of the largest one.
     template <int N, class Pos>
     static RW_DEVICE Single of_tile(const A (&values)[N], const Pos&) {
-        const auto smaller = [](A a, A b) { return fmin(a, b); };
-        const Single s = of_maximum(values);
+        Single s = of_maximum(values);
         const A shift = finite_shift(s.maximum[0]);
         A terms[N];
-        return summed<OfHalves>(s, fold_halves<N>(values, smaller) - shift, [&](int i) { return values[i] - shift; }, terms);
+        if constexpr (OfHalves) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                terms[i] = exp_short(values[i] - shift);
+            }
+            s.sum[0] = fold_halves<N>(terms, [](A a, A b) { return a + b; });
+            return s;
+        } else {
+            return summed(s, fold_halves<N>(values, smaller) - shift, [&](int i) { return values[i] - shift; }, terms);
+        }
     }
 
-    // The state of a tile, and the exponentials relative to its maximum that it was made from: the same state. (Which
-    // of the two takes fewer registers depends on what else is kept, the values or the exponentials: either
-    // spills in kernels of the other kind.)
+    // The state of a tile, and the exponentials relative to its maximum that it was made from: the same state, but of
+    // halves. (Which of the two takes fewer registers depends on what else is kept, the values or the exponentials:
+    // either spills in kernels of the other kind.)
     template <int N>
     static RW_DEVICE Single exponentials(const A (&values)[N], A (&terms)[N]) {
-        const auto smaller = [](A a, A b) { return fmin(a, b); };
         const Single s = of_maximum(values);
         const A shift = finite_shift(s.maximum[0]);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             terms[i] = values[i] - shift;
         }
-        // With tiles of 32, softmax spills in a cluster where five blocks share a multiprocessor; with four, (4096,
-        // 65536) bf16 went from 0.87 to 0.82.
-        constexpr bool kShort = OfHalves && N > 32;
-        return summed<kShort>(s, fold_halves<N>(terms, smaller), [&](int i) { return terms[i]; }, terms);
+        return summed(s, fold_halves<N>(terms, smaller), [&](int i) { return terms[i]; }, terms);
     }
 
     // One exponential a thread, where joining by pairs would take one a step.
@@ -113,6 +118,10 @@ struct OnlineLogSumExp : ReduceOp<OnlineLogSumExp<A, W, OfHalves>, W> {
     }
 
 private:
+    static RW_DEVICE A smaller(A a, A b) {
+        return fmin(a, b);
+    }
+
     template <int N>
     static RW_DEVICE Single of_maximum(const A (&values)[N]) {
         Single s;
@@ -122,14 +131,14 @@ private:
 
     // The sum of exp(distance(i)), the lowest of which is `lowest`: NaNs do not count in that. Which form of exp serves
     // follows from the tile's own values, so the bits do as well.
-    template <bool Short, int N, class F>
+    template <int N, class F>
     static RW_DEVICE Single summed(Single s, A lowest, F distance, A (&terms)[N]) {
         const auto sum = [](A a, A b) { return a + b; };
         if constexpr (sizeof(A) == 4) {
             if (lowest >= kLowestNormalExponent) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
-                    terms[i] = Short ? exp_short(distance(i)) : exp_normal(distance(i));
+                    terms[i] = exp_normal(distance(i));
                 }
                 s.sum[0] = fold_halves<N>(terms, sum);
                 return s;

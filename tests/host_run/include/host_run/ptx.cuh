@@ -213,6 +213,28 @@ RW_DEVICE float max_nan(float a, float b) {
     return a == b ? bits_to_float(float_to_bits(a) & float_to_bits(b)) : (a > b ? a : b);
 }
 
+// The larger one of each half; `widen` gives the value of one's bits.
+template <class F>
+RW_DEVICE u32 max_nan_halves(u32 a, u32 b, F widen) {
+    u32 all = 0;
+    for (int shift = 0; shift < 32; shift += 16) {
+        const u16 x = static_cast<u16>(a >> shift);
+        const u16 y = static_cast<u16>(b >> shift);
+        const float m = max_nan(widen(x), widen(y));
+        const u32 bits = m != m ? 0x7fffu : float_to_bits(m) == float_to_bits(widen(x)) ? x : y;
+        all |= bits << shift;
+    }
+    return all;
+}
+
+RW_DEVICE u32 max_nan_f16x2(u32 a, u32 b) {
+    return max_nan_halves(a, b, f16_bits_to_float);
+}
+
+RW_DEVICE u32 max_nan_bf16x2(u32 a, u32 b) {
+    return max_nan_halves(a, b, [](u16 bits) { return bits_to_float(static_cast<u32>(bits) << 16); });
+}
+
 // ftz and the absence of it are as in the instructions: f64 subnormals count as 0.
 RW_DEVICE float reciprocal_estimate(float x) {
     return 1.0f / x;
