@@ -24,9 +24,6 @@ pub const MAX_CLUSTER_BLOCKS: usize = 16;
 /// Blocks of a cluster that every sm_90 device runs.
 pub const PORTABLE_CLUSTER_BLOCKS: usize = 8;
 
-/// Blocks of a cluster up to which softmax keeps 32 elements a lane (see [`chunk_shape`]).
-const USUAL_CLUSTER_BLOCKS: usize = 8;
-
 /// Warps of a block of the warp tier, each with rows of its own.
 pub const MAX_WARP_TIER_WARPS: usize = 8;
 
@@ -140,9 +137,7 @@ pub struct ChunkShape {
 ///
 /// Rows of half types that one block cannot hold that way have 64 elements a lane, so that half the
 /// blocks share them: at (16384, 16384) bf16 layer norm went from 0.86 of copy speed to 0.99,
-/// logsumexp from 0.65 to 0.91, at (4096, 65536) layer norm from 0.71 to 0.86. Not so softmax, which
-/// keeps 32 f32 exponentials a lane and would keep 64 (0.97 against 0.96 at 16384, 0.92 against
-/// 0.88 at 32768), until a cluster of 8 blocks is full. Nor u8, whose
+/// logsumexp from 0.65 to 0.91, at (4096, 65536) layer norm from 0.71 to 0.86. Not so u8, whose
 /// kernels spill with 64 elements a lane. Ops that sum over rows have 32 (16 of f32, 8 of f64): a lane
 /// keeps one or two sums for each. With 16 of bf16 the gradient of rms norm ran at 0.96 of copy speed in place
 /// of 0.93 at (32768, 4096), but at 0.71 in place of 0.86 at (8192, 32768), where twice the blocks share a row
@@ -156,11 +151,7 @@ pub fn chunk_shape(op: Op, width: usize, element_bytes: usize) -> ChunkShape {
         2 => 4,
         _ => 8,
     };
-    let usual_blocks = match op {
-        Op::Softmax => USUAL_CLUSTER_BLOCKS,
-        _ => 1,
-    };
-    let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS * usual_blocks;
+    let usual_most = usual_vectors * WARP_LANES * MAX_RESIDENT_WARPS;
     // What keeps two rows, or makes logits, has no registers for more than that, nor f64 for as many; what
     // makes logits twice, for half: with more, kernels spill up to 300 bytes (CUDA 13.0, sm_80 and sm_90a).
     let f64_half = if element_bytes == 8 { 2 } else { 1 };

@@ -328,7 +328,7 @@ struct CrossEntropyBody : CrossEntropy<T, Plain> {
     static constexpr int kMostVectors = loss_vectors<T, Plain>;
     // Of f64, tiles of 8 vectors spill where two blocks share a multiprocessor (src/tuning.rs).
     static constexpr int kMostSplitVectors = sizeof(T) == 8 ? 4 : 8;
-    static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 5, 5, 3, 3} : Occupancy{2, 3, 3, 2, 2, 1};
+    static constexpr Occupancy kOccupancy = Plain ? Occupancy{3, 5, 5, 3, 4} : Occupancy{2, 3, 3, 2, 2, 1};
 
     A* y;
     A* statistics;  // maxima of all rows, then factors; null for the weights of targets

@@ -321,6 +321,7 @@ struct LogSumExpBody : Reduction<T> {
     using Output = T;
     using A = accum_t<T>;
     static constexpr int kStateBytes = sizeof(Slot<LogSumExpOf<T>>);
+    static constexpr Occupancy kOccupancy = {4, 5, 5, 4, 4};
     // Of halves, 20 bytes spill with 6.
     static constexpr int kColumnOccupancy[] = {sizeof(T) == 2 ? 5 : 6, 2};
 

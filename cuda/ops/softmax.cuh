@@ -23,7 +23,7 @@ struct SoftmaxBody {
     using A = accum_t<T>;
     using State = LogSumExpOf<T>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = {4, 6, 6, 3, 3};
+    static constexpr Occupancy kOccupancy = {4, 5, 5, 3, 4};
 
     InputRows<T> x;
     T* y;
@@ -99,7 +99,7 @@ struct LogSoftmaxBody {
     using A = accum_t<T>;
     using State = LogSumExpOf<T>;
     static constexpr int kStateBytes = sizeof(Slot<State>);
-    static constexpr Occupancy kOccupancy = {4, 6, 6, 3, 4};
+    static constexpr Occupancy kOccupancy = {4, 5, 5, 3, 4};
 
     InputRows<T> x;
     T* y;

@@ -32,7 +32,7 @@ constexpr int kTileThreads = sizeof(T) == 8 ? RW_TILED_THREADS / 2 : RW_TILED_TH
 
 // Blocks that a multiprocessor should hold at once: two leave a thread 64 registers. A body that needs more says so.
 template <class Body, class = void>
-constexpr int kTileBlocks = sizeof(typename Body::Element) == 8 || !kHasClusters ? 1 : 2;
+constexpr int kTileBlocks = 1;
 template <class Body>
 constexpr int kTileBlocks<Body, decltype(static_cast<void>(Body::kTileBlocks))> = Body::kTileBlocks;
 

@@ -240,16 +240,28 @@ RW_DEVICE void load_elements(Vector<T> (&out)[V], const T* row, const TileT& til
     }
 }
 
+// The same where a tile is moved. A walk of many tiles, which counts in 64 bits, is to work it out for each: it would
+// keep some 16 words that follow from it, and spill.
+template <class Index, class T>
+RW_DEVICE int shift_of_tile(const T* row) {
+    u32 before = static_cast<u32>(elements_before(row));
+    if constexpr (sizeof(Index) == 8) {
+        forget(before);
+    }
+    return static_cast<int>(before);
+}
+
+
 // Reads a tile of a row of `width` elements that is not aligned. All lanes of the ring call.
 template <Reuse R, class T, int V, class TileT, class Index>
 RW_DEVICE void load_shifted(Vector<T> (&out)[V], const T* row, Index width, const TileT& tile, T pad,
                             const LaneRing& ring) {
     static_assert(kLoadsShifted<T>);
     constexpr int W = kVectorElements<T>;
-    const int before = elements_before(row);
-    const T* begun = vector_floor(row) + tile.first;
     // In 32 bits, from the tile on where places in the row have more.
     constexpr bool kShort = sizeof(Index) == 4;
+    const int before = shift_of_tile<Index>(row);
+    const T* begun = vector_floor(row) + tile.first;
     const int origin = kShort ? static_cast<int>(tile.first) : 0;
     const int end = static_cast<int>(
         kShort ? width : min_of<Index>(width - tile.first, V * tile.stride + 2 * W));
@@ -342,7 +354,7 @@ public:
     static constexpr int kAtOnce = V < 4 ? V : 4;
 
     RW_DEVICE ShiftedWriter(T* row, const TileT& tile, const LaneRing& ring)
-        : begun_(vector_floor(row) + tile.first), before_(elements_before(row)), tile_(tile), ring_(ring) {}
+        : begun_(vector_floor(row) + tile.first), before_(shift_of_tile<decltype(tile.first)>(row)), tile_(tile), ring_(ring) {}
 
     // Vectors First to First + kAtOnce - 1 of the tile. Each becomes the aligned one that it begins in.
     template <int First>
