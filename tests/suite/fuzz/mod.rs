@@ -13,6 +13,7 @@ mod gradients;
 mod input;
 mod loss;
 mod norms;
+mod parsing;
 mod plans;
 mod rows;
 mod softmax;
