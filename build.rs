@@ -10,6 +10,7 @@ fn main() {
         root.join("cuda/include").display()
     );
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
     #[cfg(all(feature = "cuda", feature = "host-kernels"))]
     sources::fail("the features `cuda` and `host-kernels` each bring their own build of the kernels: choose one");
     #[cfg(feature = "cuda")]
@@ -75,10 +76,15 @@ mod sources {
 }
 
 #[cfg(feature = "cuda")]
+#[path = "build/archs.rs"]
+mod archs;
+
+#[cfg(feature = "cuda")]
 mod cuda {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
+    use crate::archs::{flags_of, later_gpus, list_of, DEFAULT_ARCHS};
     use crate::sources::{bind, fail, instances};
 
     /// Comma-separated compute capabilities to compile for, such as `80,90a`.
@@ -86,8 +92,6 @@ mod cuda {
     /// Set: a kernel that spills registers, as ptxas reports it, fails the build. Not by default,
     /// since another version of the compiler may spill where this one does not.
     const DENY_SPILLS: &str = "ROWWISE_DENY_SPILLS";
-    /// Without a GPU to ask: Ampere and up as machine code or through PTX, Hopper's own code.
-    const DEFAULT_ARCHS: &str = "80,90a";
 
     pub fn build(root: &Path) {
         for name in [
@@ -179,22 +183,12 @@ mod cuda {
 
     fn arch_flags() -> Vec<String> {
         let asked = std::env::var(ARCHS).ok().filter(|list| !list.is_empty());
-        let archs = asked.clone().or_else(present_gpus);
+        let archs = asked.or_else(present_gpus);
         let list = archs.as_deref().unwrap_or(DEFAULT_ARCHS);
-        let mut flags: Vec<_> = list
-            .split(',')
-            .map(str::trim)
-            .map(|arch| {
-                let number = arch.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-                if number.parse::<u32>().map_or(true, |n| n < 80) {
-                    fail(&format!("{ARCHS} lists `{arch}`; it takes compute capabilities from 80 up, such as 80,90a"));
-                }
-                format!("-gencode=arch=compute_{arch},code=sm_{arch}")
-            })
-            .collect();
+        let mut flags =
+            flags_of(list).unwrap_or_else(|wrong| fail(&format!("{ARCHS} lists {wrong}")));
         if archs.is_none() {
-            // For GPUs that the default list has no machine code for.
-            flags.push("-gencode=arch=compute_80,code=compute_80".into());
+            flags.push(later_gpus());
         }
         flags
     }
@@ -206,17 +200,7 @@ mod cuda {
             .output()
             .ok()
             .filter(|output| output.status.success())?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        let mut archs: Vec<String> = text
-            .lines()
-            .map(|line| line.trim().replace('.', ""))
-            .filter(|cap| cap.parse::<u32>().is_ok_and(|n| n >= 80))
-            // Hopper's own instructions are only in its `a` variant.
-            .map(|cap| if cap == "90" { "90a".into() } else { cap })
-            .collect();
-        archs.sort();
-        archs.dedup();
-        (!archs.is_empty()).then(|| archs.join(","))
+        list_of(&String::from_utf8(output.stdout).ok()?)
     }
 
     fn link_runtime(nvcc: &Path) {

@@ -42,7 +42,8 @@ for line in sys.stdin:
 ')
 fi
 mkdir -p "$out"
-export ROWWISE_REQUIRE_GPU=1
+# 2 where the tests of two GPUs in one machine must run as well.
+export ROWWISE_REQUIRE_GPU=${ROWWISE_REQUIRE_GPU:-1}
 
 # Of a sanitizer, each group of tests has a process of its own: they start in a minute, and take one core each.
 groups=(cases:: determinism:: forward:: gradients:: integers:: layouts:: loss:: norms:: softmax:: tiers:: cluster::

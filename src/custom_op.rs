@@ -14,7 +14,8 @@ use crate::error::Error;
 use crate::ops::gradient;
 use crate::plan::{DeviceLimits, Plan};
 use crate::problem::{
-    check_axis, check_dtype, is_float, Op, OperandView, Problem, RowResult, Rows, MAX_OPERANDS,
+    check_axis, check_dtype, check_size, is_float, Op, OperandView, Problem, RowResult, Rows,
+    MAX_OPERANDS,
 };
 
 /// An [`Op`] as candle runs and differentiates it.
@@ -306,6 +307,7 @@ impl CustomOp2 for ReadySum {
 /// Checks the devices, and packs what kernels cannot read in place.
 fn prepare(op: Op, x: &Tensor, operands: &Operands) -> Result<(Tensor, Vec<Option<Tensor>>)> {
     debug_assert!(operands.len() <= op.operands().len());
+    check_size(op, x.shape())?;
     for (expected, operand) in op.operands().iter().zip(operands) {
         let Some(operand) = operand else { continue };
         if !operand.device().same_device(x.device()) {
@@ -477,6 +479,7 @@ pub(crate) fn without_cuda<T>(op: &str) -> Result<T> {
 /// Checks dims and dtype of a call on any dims of a tensor, before anything is moved or packed.
 pub(crate) fn check(op: Op, dtype: DType, shape: &Shape, dims: &[usize]) -> Result<()> {
     check_dtype(op, dtype, shape)?;
+    check_size(op, shape)?;
     for &dim in dims {
         let len = shape.dims().get(dim).copied().unwrap_or(1);
         check_axis(op, dim, len, shape)?;

@@ -243,6 +243,16 @@ pub enum Error {
         shape: Shape,
     },
 
+    /// The input, which is broadcast, has more elements than can be counted
+    /// ([`MAX_ELEMENTS`](crate::problem::MAX_ELEMENTS)).
+    #[error("{op}: shape {shape:?} has more elements than can be counted")]
+    TooManyElements {
+        /// The op, by the name of [`Op::name`](crate::problem::Op::name).
+        op: &'static str,
+        /// The shape of the input.
+        shape: Shape,
+    },
+
     /// An input is not contiguous where a kernel needs it, or has more strides than one takes. The
     /// public ops pack such inputs, so only who builds a problem by hand meets this.
     #[error("{op}: shape {shape:?} with strides {strides:?} must be packed first")]

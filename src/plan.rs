@@ -45,9 +45,19 @@ impl DeviceLimits {
         max_cluster: MAX_CLUSTER_BLOCKS,
     };
 
-    /// These limits, or those that are forced on this thread (see [`with_limits`]).
+    /// These limits, or those that are forced on this thread (see [`with_limits`]), as far as a plan can use
+    /// them: the C ABI counts blocks and bytes in 32 bits.
     pub(crate) fn in_force(&self) -> DeviceLimits {
-        FORCED.get().limits.unwrap_or(*self)
+        let limits = FORCED.get().limits.unwrap_or(*self);
+        let counted = |limit: usize| limit.min(i32::MAX as usize);
+        DeviceLimits {
+            shared_bytes_per_block: counted(limits.shared_bytes_per_block),
+            max_blocks: counted(limits.max_blocks),
+            shared_bytes_per_multiprocessor: counted(limits.shared_bytes_per_multiprocessor),
+            multiprocessors: counted(limits.multiprocessors),
+            split_k_blocks: counted(limits.split_k_blocks),
+            max_cluster: limits.max_cluster.max(1),
+        }
     }
 }
 
@@ -171,21 +181,32 @@ impl Plan {
     /// # Errors
     ///
     /// [`Error::TierRefused`] where the tier is forced (see [`with_tier`]) and cannot run the
-    /// problem.
+    /// problem, where no kernel reads columns as they lie, and where the device has too little shared memory.
     pub fn select(problem: &Problem, device: &DeviceLimits) -> Result<Plan> {
-        let forced = FORCED.get();
         let device = &device.in_force();
+        let plan = Self::choose(problem, device)?;
+        // Of a row as much is staged as there is room for; the states beside it, and rows that are staged ahead
+        // of their turn, take what they take.
+        if plan.shared_bytes > device.shared_bytes_per_block || plan.blocks > device.max_blocks {
+            return refuse(
+                problem,
+                plan.tier,
+                format!(
+                    "it takes {} blocks of {} bytes of shared memory, and the device has {} of {}",
+                    plan.blocks,
+                    plan.shared_bytes,
+                    device.max_blocks,
+                    device.shared_bytes_per_block
+                ),
+            );
+        }
+        Ok(plan)
+    }
+
+    fn choose(problem: &Problem, device: &DeviceLimits) -> Result<Plan> {
+        let forced = FORCED.get();
         let cut = Cut::of(problem);
-        let refuse = |tier: Tier, reason: String| {
-            Err(Error::TierRefused {
-                op: problem.op.name(),
-                tier: tier.name(),
-                rows: problem.rows,
-                width: problem.width,
-                dtype: problem.dtype,
-                reason,
-            })
-        };
+        let refuse = |tier, reason| refuse(problem, tier, reason);
         let tier = forced.tier;
         if !problem.input.is_contiguous() {
             let inner = problem.input.inner;
@@ -264,6 +285,18 @@ impl Plan {
             _ => Ok(cut.shared_plan(tier, device, problem)),
         }
     }
+}
+
+/// The error of a problem that `tier` cannot run.
+fn refuse(problem: &Problem, tier: Tier, reason: String) -> Result<Plan> {
+    Err(Error::TierRefused {
+        op: problem.op.name(),
+        tier: tier.name(),
+        rows: problem.rows,
+        width: problem.width,
+        dtype: problem.dtype,
+        reason,
+    })
 }
 
 /// How the canonical fold cuts a row.
@@ -374,7 +407,10 @@ impl Cut {
             .checked_div(device.split_k_blocks)?
             .saturating_sub(1024)
             .min(device.shared_bytes_per_block);
-        let blocks = device.multiprocessors * device.split_k_blocks;
+        let blocks = (device.multiprocessors * device.split_k_blocks).min(device.max_blocks);
+        if blocks < 2 {
+            return None;
+        }
         let room = (WORKSPACE_BYTES - MAX_TEAMS * TEAM_BYTES) / (2 * STATE_BYTES);
         // As many blocks a row as there are for it, or as hold it in shared memory, whichever are
         // more; each with a chunk a warp, or a few for the shortest rows.
@@ -382,7 +418,7 @@ impl Cut {
         let to_share = blocks / problem.bands.clamp(1, blocks);
         let to_stage = (self.chunks * self.staged_bytes(problem)).div_ceil(stage.max(1));
         let useful = self.chunks.div_ceil(MAX_STREAMING_WARPS);
-        let row_blocks = to_share.max(to_stage).min(useful).clamp(2, blocks.max(2));
+        let row_blocks = to_share.max(to_stage).min(useful).clamp(2, blocks);
         let teams = (blocks / row_blocks).min(problem.bands).min(MAX_TEAMS);
         let unit = if self.chunks <= MAX_CHUNK_UNITS && self.chunks * teams <= room {
             1
@@ -427,12 +463,12 @@ impl Cut {
         let inner = problem.input.inner;
         let panels = inner.div_ceil(WARP_LANES);
         let owners = (problem.rows / inner).checked_mul(panels)?;
-        let most = device.max_cluster.min(self.chunks);
+        let most = device.max_cluster.min(MAX_CLUSTER_BLOCKS).min(self.chunks);
         let row_blocks = match problem.op.is_reduction() {
             // As many as keep the device busy.
             true => (COLUMN_BLOCKS * device.multiprocessors)
                 .div_ceil(owners)
-                .min(PORTABLE_CLUSTER_BLOCKS)
+                .clamp(1, PORTABLE_CLUSTER_BLOCKS)
                 .min(most),
             // What is read again is on its way through the L2 cache: the fewer rows at once, the surer. Softmax of
             // (16384, 8192) over dim 0, with 1, 2, 4, 8 and 16 blocks: bf16 536, 372, 412, 360 and 346 us, f32 535, 451,
@@ -693,6 +729,12 @@ mod tests {
         Problem::new(op, &Layout::contiguous((rows, width)), dtype, &sides).unwrap()
     }
 
+    /// The same of an op whose operand is a row for every row.
+    fn problem_of_rows(op: Op, dtype: DType, rows: usize, width: usize) -> Problem {
+        let layout = Layout::contiguous((rows, width));
+        Problem::new(op, &layout, dtype, &[Some((&layout, dtype))]).unwrap()
+    }
+
     const WIDTHS: [usize; 24] = [
         1, 2, 7, 8, 9, 31, 64, 65, 128, 129, 256, 257, 512, 513, 1024, 2048, 2049, 4096, 4097,
         16384, 16385, 70000, 1_000_003, 16_777_216,
@@ -850,6 +892,93 @@ mod tests {
         let plan = on_block(&small);
         assert_eq!(plan.residency, Residency::SharedMemory { staged: 10 });
         assert!(plan.shared_bytes <= small.shared_bytes_per_block);
+    }
+
+    #[test]
+    fn a_device_without_blocks_to_share_has_no_teams() {
+        let p = problem(Op::Sum, DType::F32, 1, 1 << 22);
+        for (multiprocessors, split_k_blocks) in [(0, 2), (1, 1), (132, 0)] {
+            let device = DeviceLimits {
+                multiprocessors,
+                split_k_blocks,
+                ..DeviceLimits::H200
+            };
+            let plan = Plan::select(&p, &device).unwrap();
+            assert_eq!(plan.tier, Tier::Block, "{device:?}");
+            let refused = with_tier(Tier::SplitK, || Plan::select(&p, &device));
+            assert!(matches!(refused, Err(Error::TierRefused { .. })));
+        }
+    }
+
+    #[test]
+    fn limits_beyond_32_bits_are_as_good_as_those_within() {
+        let device = DeviceLimits {
+            shared_bytes_per_block: usize::MAX,
+            max_blocks: usize::MAX,
+            shared_bytes_per_multiprocessor: usize::MAX,
+            multiprocessors: usize::MAX,
+            split_k_blocks: usize::MAX,
+            max_cluster: usize::MAX,
+        };
+        for (op, rows, width) in [
+            (Op::Softmax, 1 << 29, 100_000_000),
+            (Op::Softmax, 1 << 40, 16),
+            (Op::Sum, 1, 1 << 33),
+        ] {
+            let p = problem(op, DType::F32, rows, width);
+            let plan = Plan::select(&p, &device).unwrap();
+            let most = i32::MAX as usize;
+            assert!(plan.blocks <= most && plan.shared_bytes <= most, "{plan}");
+            assert!(plan.row_blocks <= MAX_CLUSTER_BLOCKS || plan.tier == Tier::SplitK);
+        }
+    }
+
+    #[test]
+    fn columns_have_blocks_however_few_multiprocessors_there_are() {
+        let layout = Layout::new(Shape::from((1, 40, 3000)), vec![0, 1, 40], 0);
+        let p = Problem::new(Op::Sum, &layout, DType::F32, &[]).unwrap();
+        let device = DeviceLimits {
+            multiprocessors: 0,
+            ..DeviceLimits::H200
+        };
+        let plan = with_tier(Tier::Columns, || Plan::select(&p, &device)).unwrap();
+        assert_eq!((plan.row_blocks, plan.blocks), (1, 2));
+    }
+
+    #[test]
+    fn clusters_of_columns_are_no_larger_than_there_are_kernels_for() {
+        let strides = vec![0, 1, 4096];
+        let layout = Layout::new(Shape::from((1, 4096, 50_000)), strides, 0);
+        let p = Problem::new(Op::Softmax, &layout, DType::F32, &[]).unwrap();
+        let device = DeviceLimits {
+            max_cluster: 32,
+            ..DeviceLimits::H200
+        };
+        let plan = Plan::select(&p, &device).unwrap();
+        assert_eq!((plan.tier, plan.row_blocks), (Tier::Columns, 16));
+    }
+
+    #[test]
+    fn states_that_do_not_fit_in_shared_memory_are_refused() {
+        let device = DeviceLimits {
+            shared_bytes_per_block: 99 * 1024,
+            max_cluster: 1,
+            split_k_blocks: 1,
+            ..DeviceLimits::H200
+        };
+        let of = |dtype, width| {
+            let op = Op::LayerNormGradient {
+                eps: 1e-5,
+                sums: true,
+            };
+            Plan::select(&problem_of_rows(op, dtype, 3, width), &device)
+        };
+        // Of f64 a state has 48 bytes, and a window 2152 of them.
+        let refused = of(DType::F64, 300_000);
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("103296 bytes"), "{message}");
+        assert!(of(DType::F64, 250_000).is_ok());
+        assert!(of(DType::F32, 300_000).is_ok());
     }
 
     #[test]

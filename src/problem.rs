@@ -649,7 +649,9 @@ impl Rows {
                 continue;
             }
             match merged.last_mut() {
-                Some((inner_size, inner_stride)) if stride == *inner_size * *inner_stride => {
+                Some((inner_size, inner_stride))
+                    if inner_size.checked_mul(*inner_stride) == Some(stride) =>
+                {
                     *inner_size *= size
                 }
                 _ => merged.push((size, stride)),
@@ -798,6 +800,7 @@ impl Problem {
     ) -> Result<Self> {
         let shape = input.shape().clone();
         check_dtype(op, dtype, &shape)?;
+        check_size(op, &shape)?;
         let rank = shape.rank();
         let width = shape.dims().last().copied().unwrap_or(1);
         let dim = rank.saturating_sub(1);
@@ -952,6 +955,24 @@ pub fn check_dtype(op: Op, dtype: DType, shape: &Shape) -> Result<()> {
             FLOAT_DTYPE_NAMES
         },
     })
+}
+
+/// Elements that a tensor may have, of which a broadcast one may have far more than memory has room for: no count of
+/// its rows, elements or bytes is then beyond 63 bits.
+pub const MAX_ELEMENTS: usize = 1 << 56;
+
+/// A tensor must not have more elements than can be counted.
+pub fn check_size(op: Op, shape: &Shape) -> Result<()> {
+    // Of a shape without elements its other dims are counted as well.
+    let mut dims = shape.dims().iter().map(|dim| (*dim).max(1));
+    let elements = dims.try_fold(1usize, usize::checked_mul);
+    match elements {
+        Some(elements) if elements <= MAX_ELEMENTS => Ok(()),
+        _ => Err(Error::TooManyElements {
+            op: op.name(),
+            shape: shape.clone(),
+        }),
+    }
 }
 
 /// The op must have a value over an axis of `len` elements, and an index type that can count them.

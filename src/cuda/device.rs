@@ -66,8 +66,8 @@ pub(super) fn room(device: &CudaDevice, dtype: DType, len: usize) -> Result<Cuda
 ///
 /// # Errors
 ///
-/// A result of another dtype or of fewer elements, one too few of them, or a launch that the device
-/// refuses.
+/// A result of another dtype or of fewer elements, one too few of them, an operand or a result on another device
+/// than the input, or a launch that the device refuses.
 pub fn run_into(
     problem: &Problem,
     x: &CudaStorage,
@@ -109,6 +109,16 @@ pub fn run_into(
         }
     }
     let stream = x.device().cuda_stream();
+    // A kernel would follow the address all the same, and find what the input's device has there.
+    let gpu = gpu_of(x);
+    let beside = operands.iter().flatten().map(|operand| gpu_of(operand));
+    let mut beside = beside.chain(results.iter().map(|result| gpu_of(result)));
+    if let Some(other) = beside.find(|other| *other != gpu) {
+        candle_core::bail!(
+            "{}: the input is on GPU {gpu}, and an operand or a result on GPU {other}",
+            op.name()
+        );
+    }
     let limits = device_limits(&stream)?;
     let mut plan = Plan::select(problem, &limits)?;
     let mut workspace = None;
@@ -197,6 +207,11 @@ fn write<'a>(
     stream: &'a CudaStream,
 ) -> Result<(u64, SyncOnDrop<'a>)> {
     Ok(with_slice!(&mut storage.slice, slice => slice.device_ptr_mut(stream)))
+}
+
+/// Which GPU a storage is on.
+fn gpu_of(storage: &CudaStorage) -> usize {
+    storage.device().cuda_stream().context().ordinal()
 }
 
 /// Elements of a storage; 0 of a dtype that no kernel knows.

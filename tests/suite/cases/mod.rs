@@ -5,6 +5,8 @@
 mod arguments;
 mod big;
 mod empty;
+#[cfg(feature = "cuda")]
+mod gpus;
 mod gradients;
 #[cfg(feature = "cuda")]
 mod large;

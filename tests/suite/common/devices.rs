@@ -114,8 +114,20 @@ pub fn on_gpu(
     }
 }
 
+/// How many GPUs there must be: `ROWWISE_REQUIRE_GPU`, by default none.
+#[cfg(feature = "cuda")]
+fn required() -> usize {
+    let required = std::env::var("ROWWISE_REQUIRE_GPU").unwrap_or_default();
+    match required.as_str() {
+        "" => 0,
+        number => (number.parse()).unwrap_or_else(|_| {
+            panic!("ROWWISE_REQUIRE_GPU is `{number}`, and takes a number of GPUs")
+        }),
+    }
+}
+
 /// The first GPU. Without one the test is skipped, and the run says so once; it fails instead where
-/// `ROWWISE_REQUIRE_GPU=1` says that there must be one.
+/// `ROWWISE_REQUIRE_GPU` says that there must be one.
 #[cfg(feature = "cuda")]
 pub fn cuda(test: &str) -> Option<&'static candle_core::Device> {
     use std::io::Write;
@@ -134,9 +146,37 @@ pub fn cuda(test: &str) -> Option<&'static candle_core::Device> {
     });
     match device {
         Ok(device) => Some(device),
-        Err(reason) if is_on("ROWWISE_REQUIRE_GPU") => {
-            panic!("{test}: ROWWISE_REQUIRE_GPU=1, but there is no GPU: {reason}")
+        Err(reason) if required() >= 1 => {
+            panic!(
+                "{test}: ROWWISE_REQUIRE_GPU says that there is a GPU, and there is none: {reason}"
+            )
         }
         Err(_) => None,
     }
+}
+
+/// The first two GPUs. With fewer the test is skipped, and says so; it fails instead where `ROWWISE_REQUIRE_GPU=2`
+/// says that there must be two.
+#[cfg(feature = "cuda")]
+pub fn two_gpus(test: &str) -> Option<[&'static candle_core::Device; 2]> {
+    use std::io::Write;
+    use std::sync::OnceLock;
+    static SECOND: OnceLock<Result<candle_core::Device, String>> = OnceLock::new();
+    let second = || candle_core::Device::new_cuda(1).map_err(|err| err.to_string());
+    let reason = match cuda(test) {
+        Some(first) => match SECOND.get_or_init(second) {
+            Ok(second) => return Some([first, second]),
+            Err(reason) => reason.as_str(),
+        },
+        None => "there is none",
+    };
+    if required() >= 2 {
+        panic!("{test}: ROWWISE_REQUIRE_GPU says that there are two GPUs, and there is no second: {reason}")
+    }
+    // Past the capture of passing tests' output.
+    let _ = writeln!(
+        std::io::stderr(),
+        "{test} is skipped: it takes two GPUs in one machine: {reason}"
+    );
+    None
 }

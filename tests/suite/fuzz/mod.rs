@@ -13,6 +13,8 @@ mod gradients;
 mod input;
 mod loss;
 mod norms;
+mod parsing;
+mod plans;
 mod rows;
 mod softmax;
 
@@ -43,9 +45,18 @@ impl Tally {
     }
 }
 
-/// A number in the environment.
+/// A number in the environment. What is no number is not taken for none: a run of another length than was asked
+/// for would look like the one that was.
 fn asked(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.trim().parse().ok()
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+    Some(number(&value).unwrap_or_else(|| panic!("{name} is `{value}`, and takes a number")))
+}
+
+/// What a variable of the environment says: digits alone.
+fn number(value: &str) -> Option<u64> {
+    let digits = value.trim();
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().ok()).flatten()
 }
 
 /// Runs cases of one family until there have been enough, or the time is up. `regressions` is where failures
@@ -59,12 +70,27 @@ pub fn fuzz<S: Strategy>(
 where
     S::Value: Debug,
 {
+    let by_default = devices::at_pace(250, 40, 12);
+    fuzz_some(by_default, family, regressions, strategy, test)
+}
+
+/// [`fuzz`] with a number of cases of its own where none is asked for.
+pub fn fuzz_some<S: Strategy>(
+    usual: u64,
+    family: &str,
+    regressions: &'static str,
+    strategy: S,
+    test: impl Fn(&S::Value, &Tally) -> Result<()>,
+) -> Result<()>
+where
+    S::Value: Debug,
+{
     let (cases, seconds) = (asked("ROWWISE_FUZZ_CASES"), asked("ROWWISE_FUZZ_SECONDS"));
     let by_default = cases.is_none() && seconds.is_none();
     let cases = match (cases, seconds) {
         (Some(cases), _) => cases,
         (None, Some(_)) => u64::MAX,
-        (None, None) => devices::at_pace(250, 40, 12),
+        (None, None) => usual,
     };
     let seed = asked("ROWWISE_FUZZ_SEED").unwrap_or_else(|| match by_default {
         true => 1,
