@@ -106,9 +106,28 @@ pub const MAX_CHUNK_UNITS: usize = 4096;
 /// Shared-memory bytes reserved for a state; all but the largest of the shipped ops do with as many.
 pub const STATE_BYTES: usize = 32;
 
-/// The same for an op: the gradient of layer norm has six numbers.
+/// The same for an op, and no less than its body's `kStateBytes`, which the C ABI looks at: one number, two, or more.
+/// With 32 bytes for each, blocks of the columns tier have no place beside each other: sums of (16384, 8192) f32 over
+/// dim 0 at 0.67 of a copy, where 0.94 were seen with as many blocks resident as threads allow (H200, 2026-11-30).
 pub fn state_bytes(op: Op, dtype: DType) -> usize {
     match op {
+        Op::Sum
+        | Op::Mean
+        | Op::Prod
+        | Op::Max
+        | Op::Min
+        | Op::AbsMax
+        | Op::Any
+        | Op::All
+        | Op::NormL1
+        | Op::NormL2
+        | Op::MeanOfSquares => 8,
+        Op::MinMax
+        | Op::ArgMax
+        | Op::ArgMin
+        | Op::LogSumExp
+        | Op::Softmax
+        | Op::LogSoftmax => 16,
         Op::LayerNormGradient { .. } if dtype == DType::F64 => 48,
         _ => STATE_BYTES,
     }
