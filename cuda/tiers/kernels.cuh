@@ -100,10 +100,6 @@ constexpr int blocks_at_once(Ownership ownership) {
     } else if (kElementBytes == 4) {
         wanted = ownership == Ownership::kResidentWarp ? min_of(wanted, 2) : max_of(2, min_of(wanted - 1, 3));
     }
-    if (ownership == Ownership::kResidentWarp && kBandSums<Body> * kValues > 32) {
-        // Where rows side by side are joined, a lane's sums leave no room for two.
-        wanted = 1;
-    }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     // The figures are Hopper's; for what came before, only that nothing spills is known.
     wanted = kElementBytes == 8 || kValues > 32 || kBandSums<Body> > 0 ? 1 : min_of(wanted, kWanted.older);
