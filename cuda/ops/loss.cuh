@@ -370,8 +370,10 @@ struct CrossEntropyGradientBody : CrossEntropy<T, Plain> {
     // Of f32, and of half types where plain, tiles of 8 vectors spill where two blocks share a multiprocessor
     // (src/tuning.rs).
     static constexpr int kMostSplitVectors = 4;
-    static constexpr Occupancy kOccupancy =
-        Plain ? Occupancy{3, 5, 5, 2, 3, 1} : Occupancy{2, 2, 2, 2, 2, 1};
+    // With one block more, a word or two spill.
+    static constexpr Occupancy kOccupancy = !Plain           ? Occupancy{2, 2, 2, 2, 2, 1}
+                                            : sizeof(T) == 2 ? Occupancy{3, 4, 5, 2, 3, 1}
+                                                             : Occupancy{3, 3, 3, 2, 2, 1};
     static constexpr int kF64Blocks = 1;
 
     T* y;
@@ -463,7 +465,7 @@ private:
     RW_DEVICE void plain_row(const Row& row, i64 axis_size, Ctx& ctx, const Target<A>& t, F fold, G with_terms) const {
         // Written after the row, which need not wait for it.
         const bool folds = maxima.data == nullptr;
-        const A target_logit = folds ? this->target_logit(row, t) : A(0);
+        const A target_logit = this->target_logit(row, t);
         auto total = Loss::Exponentials::identity();
         Statistics s;
         if (folds) {
@@ -475,7 +477,7 @@ private:
         const A shift = finite_shift(s.maximum);
         const A above = scale(row);
         const A factor = s.factor * above;
-        const A hot = this->keep * t.weight * above;
+        const A of_target = fused(exp_nonpositive(target_logit - shift), factor, -(this->keep * t.weight * above));
         OutputRow<Ctx, T> out(row, axis_size, ctx, y);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             if (!t.counts) {
@@ -483,14 +485,14 @@ private:
                 emit(tile, out, [&](int) { return nothing; });
                 return;
             }
-            const i64 place = t.index - tile.first;
+            const auto place = static_cast<typename Ctx::Index>(t.index) - tile.first;
             const bool has_target = place >= 0 && place < tile.left &&
                                     (place & (tile.stride - 1)) < kVectorElements<T> &&
                                     place <= tile.offset(Ctx::simd_width - 1);
             with_terms(tile, shift, factor, [&](auto term, A of_term) {
                 emit_replacing(
                     tile, out, [&](int i) { return term(i) * of_term; }, has_target ? static_cast<int>(place) : -1,
-                    [&](int i) { return fused(term(i), of_term, -hot); });
+                    of_target);
             });
         });
         if (folds) {

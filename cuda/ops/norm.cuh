@@ -61,6 +61,9 @@ public:
 
     template <class TileT>
     RW_DEVICE Values load(const TileT& part) const {
+        if (part.left >= W && aligned_) {
+            return load_whole(part);
+        }
         return select([&](auto of) {
             using E = decltype(of);
             const E* row = static_cast<const E*>(data_);

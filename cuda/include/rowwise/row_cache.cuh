@@ -58,7 +58,7 @@ public:
     // Stages the row for a turn, or has it on its way.
     RW_DEVICE void stage(const typename Ctx::TileT& tile, int turn) {
         Word4* place = ctx_->ahead.template place<V>(which_, turn);
-        if (!repeats_ && aligned_ && tile.is_full()) {
+        if (!repeats_ && aligned_ && tile.chunk_is_full()) {
 #pragma unroll
             for (int j = 0; j < V; ++j) {
                 copy_async(place + j * kWarpSize, row_ + tile.first + j * tile.stride);
@@ -70,10 +70,17 @@ public:
         for (int j = 0; j < V; ++j) {
             const T* at = row_ + (repeats_ ? 0 : tile.first + j * tile.stride);
             const int left = tile.left - j * tile.stride;
+            if (!repeats_ && aligned_ && left >= W) {
+                copy_async(place + j * kWarpSize, at);
+                continue;
+            }
             Vector<T> v;
+            fill(v, pad_);
+            if (left > 0) {
 #pragma unroll
-            for (int w = 0; w < W; ++w) {
-                put_element(v, w, w < left ? at[repeats_ ? 0 : w] : pad_);
+                for (int w = 0; w < W; ++w) {
+                    put_element(v, w, w < left ? at[repeats_ ? 0 : w] : pad_);
+                }
             }
             place[j * kWarpSize] = v.raw;
         }
@@ -354,7 +361,7 @@ public:
         if constexpr (Ctx::kSideBySide) {
             return every_lane(tile.is_full());
         } else {
-            return tile.is_full() && aligned_;
+            return tile.chunk_is_full() && aligned_;
         }
     }
 
@@ -379,6 +386,13 @@ public:
         } else {
             store_tile(row_, aligned_, part, packed);
         }
+    }
+
+    // A tile of a row that is no column.
+    template <class TileT>
+    RW_DEVICE void store_packed(const TileT& tile, const Vector<T> (&packed)[TileT::kVectors]) const {
+        static_assert(!Ctx::kSideBySide);
+        store_tile(row_, aligned_, tile, packed);
     }
 
     // The same for a vector of a tile that is taken whole.
@@ -485,6 +499,9 @@ public:
     // 0 past the end of the row.
     template <class TileT>
     RW_DEVICE Values load(const TileT& part) const {
+        if (part.left >= W && aligned()) {
+            return load_whole(part);
+        }
         Values v;
 #pragma unroll
         for (int w = 0; w < W; ++w) {
@@ -573,39 +590,38 @@ RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T, Alone>& out, F co
     } else if (out.shifts(tile)) {
         auto writer = out.shifted_writer(tile);
         emit_shifted(tile, writer, compute, sides...);
+    } else if constexpr (sizeof(T) == 2 && !Ctx::kSideBySide) {
+        // All of the tile before any of it is written: softmax would begin exponentials of later vectors between the
+        // stores of earlier ones, and spill.
+        Vector<T> packed[TileT::kVectors];
+#pragma unroll
+        for (int j = 0; j < TileT::kVectors; ++j) {
+            compute_vector<T>(tile, j, false, compute, [&](const auto&, const auto& v) { packed[j].set(v); }, sides...);
+        }
+        out.store_packed(tile, packed);
     } else {
 #pragma unroll
         for (int j = 0; j < TileT::kVectors; ++j) {
-            if constexpr (!Ctx::kWarpOwned && !Ctx::kSideBySide && TileT::kWidth > 32) {
-                // Softmax begins exponentials of later vectors before it has stored this one, and spills three words.
-                keep_reads_back();
-            }
             compute_vector<T>(tile, j, false, compute, [&](const auto& at, const auto& v) { out.store(at, v); },
                               sides...);
         }
     }
 }
 
-// The same but for one element of the row, which lies `place` elements after the tile's first one and becomes
-// `replacement(e)`; not in this tile where negative. A test for each tile, not for each vector.
-template <class TileT, class Ctx, class T, class F, class G>
+// The same but for one element of the row, which lies `place` elements after the tile's first one and becomes `value`;
+// not in this tile where negative. A test for each tile, not for each vector.
+template <class TileT, class Ctx, class T, class F>
 RW_DEVICE void emit_replacing(const TileT& tile, const OutputRow<Ctx, T>& out, F compute, int place,
-                              G replacement) {
+                              accum_t<T> value) {
     if (out.shifts(tile)) {
         // What a lane has is written by others as well, so all of it must be right at once.
         auto writer = out.shifted_writer(tile);
-        emit_shifted(tile, writer,
-                     [&](int e) { return tile.offset(e) == place ? replacement(e) : compute(e); });
+        emit_shifted(tile, writer, [&](int e) { return tile.offset(e) == place ? value : compute(e); });
         return;
     }
     emit(tile, out, compute);
     if (place >= 0) {
         // Once more, by the thread that has the element.
-        accum_t<T> value = accum_t<T>(0);
-#pragma unroll
-        for (int e = 0; e < TileT::kWidth; ++e) {
-            value = tile.offset(e) == place ? replacement(e) : value;
-        }
         out.store_element(tile.first + place, value);
     }
 }

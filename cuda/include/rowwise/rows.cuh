@@ -44,6 +44,11 @@ struct Tile {
     RW_DEVICE bool is_full() const {
         return left >= (V - 1) * stride + W;
     }
+    // Whether the tiles of all lanes of the chunk are: all of them have the same answer. Where rows end within a chunk,
+    // as those of 768 and 1000 do, some lanes with a full tile would have the others wait for them.
+    RW_DEVICE bool chunk_is_full() const {
+        return left + lane * W >= V * stride;
+    }
     // Elements of the tile that the row has.
     RW_DEVICE int count() const {
         int total = 0;
@@ -124,12 +129,20 @@ RW_DEVICE void load_part(Vector<T>& out, const T* at, int left, T pad) {
     }
 }
 
+template <class T>
+RW_DEVICE void fill(Vector<T>& out, T value) {
+#pragma unroll
+    for (int w = 0; w < kVectorElements<T>; ++w) {
+        put_element(out, w, value);
+    }
+}
+
 // Reads a tile of the row at `row`. Elements past the end of the row become `pad`.
 template <Reuse R, class T, int V, class TileT>
 RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const TileT& tile, T pad) {
     constexpr int W = kVectorElements<T>;
     const T* first = row + tile.first;
-    if (aligned && tile.is_full()) {
+    if (aligned && tile.chunk_is_full()) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             out[j].raw = load_vector<R>(first + j * tile.stride);
@@ -140,9 +153,10 @@ RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const 
     for (int j = 0; j < V; ++j) {
         const int left = tile.left - j * tile.stride;
         const T* at = first + j * tile.stride;
+        fill(out[j], pad);
         if (aligned && left >= W) {
             out[j].raw = load_vector<R>(at);
-        } else {
+        } else if (left > 0) {
             load_part(out[j], at, left, pad);
         }
     }
@@ -435,7 +449,7 @@ template <class T, int V, class TileT>
 RW_DEVICE void store_tile(T* row, bool aligned, const TileT& tile, const Vector<T> (&in)[V]) {
     constexpr int W = kVectorElements<T>;
     T* first = row + tile.first;
-    if (aligned && tile.is_full()) {
+    if (aligned && tile.chunk_is_full()) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             store_streaming(first + j * tile.stride, in[j].raw);
@@ -448,7 +462,7 @@ RW_DEVICE void store_tile(T* row, bool aligned, const TileT& tile, const Vector<
         T* at = first + j * tile.stride;
         if (aligned && left >= W) {
             store_streaming(at, in[j].raw);
-        } else {
+        } else if (left > 0) {
 #pragma unroll
             for (int w = 0; w < W; ++w) {
                 if (w < left) {
