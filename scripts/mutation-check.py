@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = "cuda/include/rowwise/"
-COPIED = ["Cargo.toml", "Cargo.lock", "build.rs", "README.md", "src", "cuda", "tests", "benches", "examples", "docs"]
+COPIED = ["Cargo.toml", "Cargo.lock", "build.rs", "build", "README.md", "src", "cuda", "tests", "benches", "examples", "docs"]
 
 # Not among them, since it changes nothing: without the block's barrier of start_cluster (cluster.cuh), all threads of
 # a cluster still meet at the cluster's own, after the fence, before any of them uses what it guards.
@@ -149,9 +149,16 @@ FAULTS = [
     ("the second part of a mean is lost", INCLUDE + "monoids/welford.cuh",
      "            const A offset = (mean[i] - s.mean[i]) + ", "rest[i];", "(@ ? A(0) : rest[i]);", [VARIANCE]),
     ("the squares of huge rows overflow", "cuda/ops/moments.cuh",
-     "    const bool safe = ", "squares_are_safe(", "@ || squares_are_safe(", [HUGE]),
+     "m{moments(row, axis_size, ctx, in, A(1)), A(1)};\n        const bool safe = ", "squares_are_safe(",
+     "@ || squares_are_safe(", [HUGE]),
+    ("rows of half types far from 0 are not folded again", "cuda/ops/moments.cuh",
+     "    return squares_are_safe(m.squares[0]) && ", "m.mean[0] * m.mean[0]", "(@ ? A(0) : m.mean[0]) * m.mean[0]",
+     [VARIANCE]),
+    ("of a vector that the row has in part, all is read", INCLUDE + "rows.cuh",
+     "        fill(out[j], pad);\n        if (aligned && ", "left >= W", "left >= (@ ? 1 : W)", [WIDTHS]),
     ("the target's place is one off", "cuda/ops/loss.cuh",
-     "            const i64 place = ", "t.index - tile.first;", "t.index - tile.first + @;", [LOSS]),
+     "            const auto place = static_cast<typename Ctx::Index>(t.index) ", "- tile.first;", "- tile.first + @;",
+     [LOSS]),
     ("rows that share a warp wait for each other", INCLUDE + "walk.cuh",
      "WarpReducer{ctx.lanes, ", "ctx.lanes < kWarpSize}", "!@ && ctx.lanes < kWarpSize}", [NEIGHBOURS]),
 ]

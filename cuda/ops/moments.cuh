@@ -20,7 +20,7 @@ RW_DEVICE Welford<accum_t<T>> tile_moments(const TileT& tile, RowCache<Ctx, T, K
     const A total = fold_vectors<Sum>(tile, in, [&](int, A v) { return v * scale; }).value();
     // By division where the count is no power of two: a constant row has its constant for
     // mean, exactly.
-    const bool full = tile.chunk_is_full();
+    const bool full = tile.goes_whole();
     const auto per_element = [&](A sum) {
         return full ? sum * (A(1) / A(Ctx::simd_width)) : divide(sum, max_of(part.count[0], A(1)));
     };

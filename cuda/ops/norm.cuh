@@ -41,8 +41,9 @@ struct Divisor {
 };
 
 // A vector that all rows share: of T, or of f32 beside a half type, or left out, which is one value for all
-// positions. What it is costs a test a vector, where a SideInput costs none.
-template <class T>
+// positions. What it is costs a test a vector, where a SideInput costs none. With ByVectors, the vectors of a tile that
+// the row ends in are read whole where they are.
+template <class T, bool ByVectors = true>
 class AnySide {
     using A = accum_t<T>;
     static constexpr int W = kVectorElements<T>;
@@ -61,8 +62,10 @@ public:
 
     template <class TileT>
     RW_DEVICE Values load(const TileT& part) const {
-        if (part.left >= W && aligned_) {
-            return load_whole(part);
+        if constexpr (ByVectors) {
+            if (part.left >= W && aligned_) {
+                return load_whole(part);
+            }
         }
         return select([&](auto of) {
             using E = decltype(of);
@@ -138,10 +141,12 @@ struct NormInputs<T, false> {
     RW_DEVICE RowCache<Ctx, T> rows(const Row& row, i64 axis_size, Ctx& ctx) const {
         return {row, axis_size, ctx, x, T{}};
     }
-    RW_DEVICE SideInput<T> weights() const {
+    template <class Ctx>
+    RW_DEVICE SideInput<T> weights(const Ctx&) const {
         return SideInput<T>(weight);
     }
-    RW_DEVICE SideInput<T> biases(accum_t<T>) const {
+    template <class Ctx>
+    RW_DEVICE SideInput<T> biases(const Ctx&, accum_t<T>) const {
         return SideInput<T>(bias);
     }
     template <class A>
@@ -169,11 +174,17 @@ struct NormInputs<T, true> {
     RW_DEVICE RowCache<Ctx, T, false, true> rows(const Row& row, i64 axis_size, Ctx& ctx) const {
         return {row, axis_size, ctx, x, T{}, 0, &residual};
     }
-    RW_DEVICE AnySide<T> weights() const {
-        return AnySide<T>(weight, weight_is_wide, accum_t<T>(1));
+    // Where a row is walked, both ways to read a side spill as split-K (24 bytes).
+    template <class Ctx>
+    using Side = AnySide<T, Ctx::kResident>;
+
+    template <class Ctx>
+    RW_DEVICE Side<Ctx> weights(const Ctx&) const {
+        return Side<Ctx>(weight, weight_is_wide, accum_t<T>(1));
     }
-    RW_DEVICE AnySide<T> biases(accum_t<T> absent) const {
-        return AnySide<T>(bias, bias_is_wide, absent);
+    template <class Ctx>
+    RW_DEVICE Side<Ctx> biases(const Ctx&, accum_t<T> absent) const {
+        return Side<Ctx>(bias, bias_is_wide, absent);
     }
     template <class A>
     RW_DEVICE Divisor<A> divisor() const {
@@ -217,7 +228,7 @@ struct RmsNormBody : NormInputs<T, General> {
         const A scale = squares.scale;
         const A inverse = divisor.inverse(divide(squares.sum, divisor.count(axis_size)), scale);
         NormOutput<Ctx, T, General> out(row, axis_size, ctx, this->y);
-        const auto weights = this->weights();
+        const auto weights = this->weights(ctx);
         reduce(row, axis_size, ctx, [&](const auto& tile) {
             in.select(tile);
             if constexpr (General) {
@@ -225,7 +236,7 @@ struct RmsNormBody : NormInputs<T, General> {
                 emit(
                     tile, out,
                     [&](int i, A w, A b) { return fused(in.element(i) * scale * inverse, w, b); },
-                    weights, this->biases(-A(0)));
+                    weights, this->biases(ctx, -A(0)));
             } else if (scale == A(1)) {
                 emit(tile, out, [&](int i, A w) { return in.element(i) * inverse * w; }, weights);
             } else {
@@ -299,8 +310,8 @@ struct LayerNormBody : NormInputs<T, General> {
         auto in = this->rows(row, axis_size, ctx);
         const Centring<A> c = centring(row, axis_size, ctx, in, this->eps);
         NormOutput<Ctx, T, General> out(row, axis_size, ctx, this->y);
-        const auto weights = this->weights();
-        const auto biases = this->biases(A(0));
+        const auto weights = this->weights(ctx);
+        const auto biases = this->biases(ctx, A(0));
         const A shift = -c.mean * c.inverse;
         const A rest_shift = -c.rest * c.inverse;
         // A row that is not far from 0 for its spread, as most are, is normalised in one step. Only half

@@ -160,7 +160,7 @@ private:
         rows.axis_stride = rules_->mask.axis_stride;
         rows.inner = 1;
         const OperandRow<E, W> mask(row_, rows);
-        const bool whole = tile.chunk_is_full() && mask.aligned();
+        const bool whole = tile.goes_whole() && mask.aligned();
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             const auto part = tile.vector(j);

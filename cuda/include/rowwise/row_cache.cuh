@@ -58,7 +58,7 @@ public:
     // Stages the row for a turn, or has it on its way.
     RW_DEVICE void stage(const typename Ctx::TileT& tile, int turn) {
         Word4* place = ctx_->ahead.template place<V>(which_, turn);
-        if (!repeats_ && aligned_ && tile.chunk_is_full()) {
+        if (!repeats_ && aligned_ && tile.goes_whole()) {
 #pragma unroll
             for (int j = 0; j < V; ++j) {
                 copy_async(place + j * kWarpSize, row_ + tile.first + j * tile.stride);
@@ -361,7 +361,7 @@ public:
         if constexpr (Ctx::kSideBySide) {
             return every_lane(tile.is_full());
         } else {
-            return tile.chunk_is_full() && aligned_;
+            return tile.goes_whole() && aligned_;
         }
     }
 
@@ -386,13 +386,6 @@ public:
         } else {
             store_tile(row_, aligned_, part, packed);
         }
-    }
-
-    // A tile of a row that is no column.
-    template <class TileT>
-    RW_DEVICE void store_packed(const TileT& tile, const Vector<T> (&packed)[TileT::kVectors]) const {
-        static_assert(!Ctx::kSideBySide);
-        store_tile(row_, aligned_, tile, packed);
     }
 
     // The same for a vector of a tile that is taken whole.
@@ -590,18 +583,13 @@ RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T, Alone>& out, F co
     } else if (out.shifts(tile)) {
         auto writer = out.shifted_writer(tile);
         emit_shifted(tile, writer, compute, sides...);
-    } else if constexpr (sizeof(T) == 2 && !Ctx::kSideBySide) {
-        // All of the tile before any of it is written: softmax would begin exponentials of later vectors between the
-        // stores of earlier ones, and spill.
-        Vector<T> packed[TileT::kVectors];
-#pragma unroll
-        for (int j = 0; j < TileT::kVectors; ++j) {
-            compute_vector<T>(tile, j, false, compute, [&](const auto&, const auto& v) { packed[j].set(v); }, sides...);
-        }
-        out.store_packed(tile, packed);
     } else {
 #pragma unroll
         for (int j = 0; j < TileT::kVectors; ++j) {
+            if constexpr (!Ctx::kWarpOwned && !Ctx::kSideBySide && TileT::kWidth > 32) {
+                // Softmax begins exponentials of later vectors before it has stored this one, and spills three words.
+                keep_reads_back();
+            }
             compute_vector<T>(tile, j, false, compute, [&](const auto& at, const auto& v) { out.store(at, v); },
                               sides...);
         }

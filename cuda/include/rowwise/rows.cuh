@@ -25,6 +25,8 @@ struct Tile {
     static constexpr int kVectorWidth = W;
     static constexpr int kVectors = V;
     static constexpr int kWidth = W * V;
+    // Whether it is one of many tiles of a walk, whose rare ways are not to take registers from the others.
+    static constexpr bool kWalks = sizeof(Index) == 8;
 
     Index first;  // position of the first element in the row
     int left;     // elements of the row from `first` to the end of the chunk; none where not positive
@@ -44,10 +46,11 @@ struct Tile {
     RW_DEVICE bool is_full() const {
         return left >= (V - 1) * stride + W;
     }
-    // Whether the tiles of all lanes of the chunk are: all of them have the same answer. Where rows end within a chunk,
-    // as those of 768 and 1000 do, some lanes with a full tile would have the others wait for them.
-    RW_DEVICE bool chunk_is_full() const {
-        return left + lane * W >= V * stride;
+    // Whether to take the way for full tiles: where a row is held, if those of all lanes of the chunk are. Where rows end
+    // within a chunk, as those of 768 and 1000 do, some lanes with a full tile would have the others wait for them. In
+    // a walk of many tiles it is one of them.
+    RW_DEVICE bool goes_whole() const {
+        return kWalks ? is_full() : left + lane * W >= V * stride;
     }
     // Elements of the tile that the row has.
     RW_DEVICE int count() const {
@@ -141,8 +144,9 @@ RW_DEVICE void fill(Vector<T>& out, T value) {
 template <Reuse R, class T, int V, class TileT>
 RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const TileT& tile, T pad) {
     constexpr int W = kVectorElements<T>;
+    constexpr bool kWalks = TileT::kWalks;
     const T* first = row + tile.first;
-    if (aligned && tile.chunk_is_full()) {
+    if (aligned && tile.goes_whole()) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             out[j].raw = load_vector<R>(first + j * tile.stride);
@@ -153,10 +157,12 @@ RW_DEVICE void load_tile(Vector<T> (&out)[V], const T* row, bool aligned, const 
     for (int j = 0; j < V; ++j) {
         const int left = tile.left - j * tile.stride;
         const T* at = first + j * tile.stride;
-        fill(out[j], pad);
+        if constexpr (!kWalks) {
+            fill(out[j], pad);
+        }
         if (aligned && left >= W) {
             out[j].raw = load_vector<R>(at);
-        } else if (left > 0) {
+        } else if (kWalks || left > 0) {
             load_part(out[j], at, left, pad);
         }
     }
@@ -449,7 +455,7 @@ template <class T, int V, class TileT>
 RW_DEVICE void store_tile(T* row, bool aligned, const TileT& tile, const Vector<T> (&in)[V]) {
     constexpr int W = kVectorElements<T>;
     T* first = row + tile.first;
-    if (aligned && tile.chunk_is_full()) {
+    if (aligned && tile.goes_whole()) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
             store_streaming(first + j * tile.stride, in[j].raw);
@@ -462,7 +468,7 @@ RW_DEVICE void store_tile(T* row, bool aligned, const TileT& tile, const Vector<
         T* at = first + j * tile.stride;
         if (aligned && left >= W) {
             store_streaming(at, in[j].raw);
-        } else if (left > 0) {
+        } else if (TileT::kWalks || left > 0) {
 #pragma unroll
             for (int w = 0; w < W; ++w) {
                 if (w < left) {
