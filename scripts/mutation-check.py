@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = "cuda/include/rowwise/"
-COPIED = ["Cargo.toml", "Cargo.lock", "build.rs", "README.md", "src", "cuda", "tests", "benches", "examples", "docs"]
+COPIED = ["Cargo.toml", "Cargo.lock", "build.rs", "build", "README.md", "src", "cuda", "tests", "benches", "examples", "docs"]
 
 # Not among them, since it changes nothing: without the block's barrier of start_cluster (cluster.cuh), all threads of
 # a cluster still meet at the cluster's own, after the fence, before any of them uses what it guards.
