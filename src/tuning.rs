@@ -122,12 +122,7 @@ pub fn state_bytes(op: Op, dtype: DType) -> usize {
         | Op::NormL1
         | Op::NormL2
         | Op::MeanOfSquares => 8,
-        Op::MinMax
-        | Op::ArgMax
-        | Op::ArgMin
-        | Op::LogSumExp
-        | Op::Softmax
-        | Op::LogSoftmax => 16,
+        Op::MinMax | Op::ArgMax | Op::ArgMin | Op::LogSumExp | Op::Softmax | Op::LogSoftmax => 16,
         Op::LayerNormGradient { .. } if dtype == DType::F64 => 48,
         _ => STATE_BYTES,
     }

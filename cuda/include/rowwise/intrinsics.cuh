@@ -61,11 +61,10 @@ RW_DEVICE void forget(u32& word) {
     asm volatile("" : "+r"(word));
 }
 
-// Keeps what is read from memory afterwards from being read before, by ptxas as well; all lanes of a warp.
+// Keeps what is read from memory afterwards from being read before, by ptxas as well; all lanes of a warp, equally
+// often whichever way they go.
 RW_DEVICE void keep_reads_back() {
-#ifndef ROWWISE_HOST_RUN
     __syncwarp();
-#endif
 }
 
 // ---------------------------------------------------------------- bits

@@ -586,8 +586,9 @@ RW_DEVICE void emit(const TileT& tile, const OutputRow<Ctx, T, Alone>& out, F co
     } else {
 #pragma unroll
         for (int j = 0; j < TileT::kVectors; ++j) {
-            if constexpr (!Ctx::kWarpOwned && !Ctx::kSideBySide && TileT::kWidth > 32) {
+            if constexpr (Ctx::kResident && !Ctx::kWarpOwned && !Ctx::kSideBySide && TileT::kWidth > 32) {
                 // Softmax begins exponentials of later vectors before it has stored this one, and spills three words.
+                // (All lanes come here together: see goes_whole. In a walk they need not.)
                 keep_reads_back();
             }
             compute_vector<T>(tile, j, false, compute, [&](const auto& at, const auto& v) { out.store(at, v); },
