@@ -774,7 +774,7 @@ mod tests {
 
     #[test]
     fn every_tier_and_residency_is_reached() {
-        let reached: Vec<_> = [16, 1024, 4096, 16384, 131_072, 262_144, 262_145, 16_777_216]
+        let reached: Vec<_> = [16, 1024, 4096, 32768, 131_072, 262_144, 262_145, 16_777_216]
             .into_iter()
             .map(|width| {
                 let p = problem(Op::Softmax, DType::BF16, 64, width);
@@ -826,8 +826,8 @@ mod tests {
         for (op, outer, width, inner, expected) in [
             // What is read twice is held as long as a cluster can.
             (Op::Softmax, 64, 4096, 512, (Tier::Tiled, 4)),
-            (Op::Softmax, 1, 16384, 8192, (Tier::Tiled, 16)),
-            (Op::Softmax, 1, 16385, 8192, (Tier::Columns, 16)),
+            (Op::Softmax, 1, 8192, 8192, (Tier::Tiled, 8)),
+            (Op::Softmax, 1, 16384, 8192, (Tier::Columns, 8)),
             // Reductions walk where there are enough of them.
             (Op::Sum, 64, 4096, 512, (Tier::Columns, 1)),
             (Op::Sum, 1, 2048, 2048, (Tier::Tiled, 2)),

@@ -1,5 +1,7 @@
 //! What random calls have found, each as small as it gets.
 
+use candle_core::Module;
+use candle_rowwise::nn::GroupNorm;
 use candle_rowwise::ops::{self, CrossEntropyOptions, NormOptions, Reduction};
 
 use crate::common::ops::DTYPES;
@@ -77,7 +79,22 @@ fn norms_of_nothing_with_an_offset(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// The same of groups of channels, of which there are none, or of no rows.
+fn group_norm_of_nothing(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        for (rows, channels) in [(1, 0), (0, 4)] {
+            let x = Tensor::zeros((rows, channels), dtype, device)?;
+            let side = Tensor::zeros(channels, dtype, device)?;
+            let norm = GroupNorm::new(side.clone(), side, channels, 1, 1e-5)?;
+            let y = norm.forward(&x)?;
+            assert_eq!((y.dims(), y.dtype()), (x.dims(), dtype));
+        }
+    }
+    Ok(())
+}
+
 on_devices! {
+    group_norm_of_nothing: group_norm_of_nothing_cpu, group_norm_of_nothing_cuda;
     norms_of_nothing_with_an_offset: norms_of_nothing_with_an_offset_cpu, norms_of_nothing_with_an_offset_cuda;
     no_degrees_of_freedom: no_degrees_of_freedom_cpu, no_degrees_of_freedom_cuda;
     l2_normalize_of_columns: l2_normalize_of_columns_cpu, l2_normalize_of_columns_cuda;
