@@ -155,7 +155,7 @@ FAULTS = [
      "    return squares_are_safe(m.squares[0]) && ", "m.mean[0] * m.mean[0]", "(@ ? A(0) : m.mean[0]) * m.mean[0]",
      [VARIANCE]),
     ("of a vector that the row has in part, all is read", INCLUDE + "rows.cuh",
-     "        fill(out[j], pad);\n        if (aligned && ", "left >= W", "left >= (@ ? 1 : W)", [WIDTHS]),
+     "            fill(out[j], pad);\n        }\n        if (aligned && ", "left >= W", "left >= (@ ? 1 : W)", [WIDTHS]),
     ("the target's place is one off", "cuda/ops/loss.cuh",
      "            const auto place = static_cast<typename Ctx::Index>(t.index) ", "- tile.first;", "- tile.first + @;",
      [LOSS]),
