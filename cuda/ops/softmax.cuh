@@ -11,7 +11,7 @@ namespace rowwise {
 // tile and keeps it, and the last one only scales by exp(tile maximum - maximum) / sum. Both factors
 // are at most 1, so nothing overflows; where the second underflows, so does the result.
 //
-// Of wide tiles of half types two: the elements take half the registers of their exponentials.
+// Of half types two: the elements take half the registers of their exponentials.
 //
 // A row with a NaN or a +inf, and a row of nothing but -inf, is NaN throughout.
 template <class T>
@@ -37,7 +37,7 @@ struct SoftmaxBody {
     template <class Ctx>
     RW_DEVICE void operator()(const Row& row, i64 axis_size, Ctx& ctx) const {
         RowCache<Ctx, T> in(row, axis_size, ctx, x, round_to<T>(-Limits<A>::infinity()));
-        if constexpr (kKeepsElements<Ctx>) {
+        if constexpr (sizeof(T) == 2) {
             keeping_elements(row, axis_size, ctx, in);
         } else {
             keeping_exponentials(row, axis_size, ctx, in);
@@ -45,9 +45,6 @@ struct SoftmaxBody {
     }
 
 private:
-    template <class Ctx>
-    static constexpr bool kKeepsElements = sizeof(T) == 2;
-
     template <class Ctx>
     RW_DEVICE void keeping_elements(const Row& row, i64 axis_size, Ctx& ctx, RowCache<Ctx, T>& in) const {
         const State total = log_sum_exp(row, axis_size, ctx, in);

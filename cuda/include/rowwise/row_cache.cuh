@@ -135,31 +135,23 @@ public:
         return held(e / W).get(e % W);
     }
 
-    // The largest element of the selected tile, or NaN where there is one. Two at a time of half types, which saves half
+    // The largest element of the selected tile, or NaN where there is one, of half types: two at a time, which saves half
     // the comparisons and the conversions.
     RW_DEVICE accum_t<T> maximum() const {
-        if constexpr (sizeof(T) == 2) {
-            Word4 best = held(0).raw;
+        static_assert(sizeof(T) == 2);
+        Word4 best = held(0).raw;
 #pragma unroll
-            for (int j = 1; j < V; ++j) {
-                const Word4 word = held(j).raw;
+        for (int j = 1; j < V; ++j) {
+            const Word4 word = held(j).raw;
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    best.word[i] = max_nan_pair(T{}, best.word[i], word.word[i]);
-                }
+            for (int i = 0; i < 4; ++i) {
+                best.word[i] = max_nan_pair(T{}, best.word[i], word.word[i]);
             }
-            Vector<T> v;
-            v.raw.word[0] = max_nan_pair(T{}, max_nan_pair(T{}, best.word[0], best.word[2]),
-                                         max_nan_pair(T{}, best.word[1], best.word[3]));
-            return max_nan(v.get(0), v.get(1));
-        } else {
-            accum_t<T> values[W * V];
-#pragma unroll
-            for (int e = 0; e < W * V; ++e) {
-                values[e] = element(e);
-            }
-            return fold_halves<W * V>(values, [](accum_t<T> a, accum_t<T> b) { return max_nan(a, b); });
         }
+        Vector<T> v;
+        v.raw.word[0] = max_nan_pair(T{}, max_nan_pair(T{}, best.word[0], best.word[2]),
+                                     max_nan_pair(T{}, best.word[1], best.word[3]));
+        return max_nan(v.get(0), v.get(1));
     }
 
     // All of a tile.
@@ -279,28 +271,23 @@ private:
     Vector<T> held_[V];
 };
 
-// Folds a tile vector by vector, in as many sums side by side as a vector has elements, or fewer: no more than one
+// Folds a tile vector by vector, each lane of the vector in a sum of its own: no more than one
 // vector of `value(e, element e of the row)` is held at a time.
-template <template <class, int> class Op, int MostSums = 8, class Ctx, class T, bool... Kind, class TileT, class F>
+template <template <class, int> class Op, class Ctx, class T, bool... Kind, class TileT, class F>
 RW_DEVICE typename Op<accum_t<T>, 1>::Single fold_vectors(const TileT& tile, RowCache<Ctx, T, Kind...>& in,
                                                           F value) {
     constexpr int W = TileT::kVectorWidth;
-    constexpr int kSums = min_of(W, MostSums);
     in.select(tile);
-    auto lanes = Op<accum_t<T>, kSums>::identity();
+    auto lanes = Op<accum_t<T>, W>::identity();
 #pragma unroll
     for (int j = 0; j < TileT::kVectors; ++j) {
         accum_t<T> values[W];
         in.vector(j, values);
 #pragma unroll
-        for (int first = 0; first < W; first += kSums) {
-            accum_t<T> part[kSums];
-#pragma unroll
-            for (int s = 0; s < kSums; ++s) {
-                part[s] = value(j * W + first + s, values[first + s]);
-            }
-            lanes.accumulate(part, Positions<TileT>{tile});
+        for (int w = 0; w < W; ++w) {
+            values[w] = value(j * W + w, values[w]);
         }
+        lanes.accumulate(values, Positions<TileT>{tile});
     }
     return lanes.reduce();
 }
