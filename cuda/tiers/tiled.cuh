@@ -30,14 +30,11 @@ constexpr bool kIsTileable = V * kVectorElements<T> <= RW_TILED_ELEMENTS;
 template <class T>
 constexpr int kTileThreads = sizeof(T) == 8 ? RW_TILED_THREADS / 2 : RW_TILED_THREADS;
 
-// Blocks that a multiprocessor should hold at once: two leave a thread 64 registers, unless a body says otherwise. With
-// one, whose loads are all on their way at once, reductions of halves gain (sum of (64, 4096, 512) over dim 1 0.62 of a
-// copy for 0.53, argmax 0.55 for 0.49), those of f32 gain or lose (max 0.93 for 0.88, sum 0.87 for 0.91), and softmax
-// loses (bf16 0.36 for 0.55, f32 0.62 for 0.90; H200, 2026-11-30).
+// Blocks that a multiprocessor should hold at once: two leave a thread 64 registers. A body that needs more says so. With
+// one, softmax of (64, 4096, 512) over dim 1 is at 0.36 of a copy for 0.55 (bf16) and 0.62 for 0.90 (f32; H200,
+// 2026-11-30).
 template <class Body, class = void>
-constexpr int kTileBlocks =
-    sizeof(typename Body::Element) == 8 || !kHasClusters || (sizeof(typename Body::Element) == 2 && !Body::kEmitsRow) ? 1
-                                                                                                                    : 2;
+constexpr int kTileBlocks = sizeof(typename Body::Element) == 8 || !kHasClusters ? 1 : 2;
 template <class Body>
 constexpr int kTileBlocks<Body, decltype(static_cast<void>(Body::kTileBlocks))> = Body::kTileBlocks;
 
