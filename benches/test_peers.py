@@ -4,6 +4,7 @@
 import contextlib
 import io
 import math
+import re
 import sys
 import tempfile
 import types
@@ -32,6 +33,13 @@ class Folder(unittest.TestCase):
 class Shapes(unittest.TestCase):
     def test_rows_and_width(self):
         self.assertEqual(parse_shape("32768x4096"), (32768, 4096))
+
+    def test_widths_are_those_of_our_bench(self):
+        ours = Path(__file__).with_name("cuda.rs").read_text()
+        widths = re.search(r"WIDTHS: [^=]*= \[([^]]*)\]", ours)[1]
+        self.assertEqual([width for _, width in default_shapes()], [int(width) for width in re.findall(r"\d+", widths)])
+        self.assertIn("WIDTH_ELEMENTS: usize = 1 << 27;", ours)
+        self.assertEqual(rows_for(1 << 10), 1 << 17)
 
     def test_what_is_no_shape_is_refused(self):
         for text in ["", "12", "3x", "x3", "0x4", "-1x4", "2x3x4", "ax4", "2 x3", "1e3x4"]:
